@@ -47,8 +47,11 @@ func main() {
 // errUsage marks a command line that is refused.
 var errUsage = errors.New("usage")
 
+// finalError is a refused configuration after which a restart of the daemon cannot help.
+type finalError struct{ error }
+
 // execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a refused command line or
-// configuration. If the daemon has started this process, the code for a refusal is 78.
+// configuration. If the daemon has started this process, or if it is a daemon that should stay down, the code for a refusal is 78.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ, stderr)
 	root.SetArgs(args)
@@ -59,8 +62,12 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 		return 0
 	}
 	_, _ = fmt.Fprintf(stderr, "lofamo-agent: %s\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
+	var final finalError
 	var bad *half.ConfigError
-	if errors.Is(err, errUsage) || errors.As(err, &bad) {
+	switch {
+	case errors.As(err, &final):
+		return half.ExitRefused
+	case errors.Is(err, errUsage) || errors.As(err, &bad):
 		return daemon.RefusalCode(environ)
 	}
 	return 1
@@ -134,46 +141,17 @@ func (o *options) runCommand() *cobra.Command {
 			"SIGHUP to this process, or a stop and a new start, starts the half with a new budget. Halves continue if this\n" +
 			"process is killed; the next one adopts them. If each half has a container, run this in both, with --half.\n\n" +
 			"With --join, or join in the configuration, a machine without certificates becomes a node: it enrols with a token,\n" +
-			"gets its certificates, and a place in the torus. It needs the token only once.",
+			"gets its certificates, and a place in the torus. It needs the token only once.\n\n" +
+			"Exit codes: 0 after a stop, 1 for a failure, 2 for a refused command line or configuration. 78 is a refused\n" +
+			"configuration for which a restart cannot help: every file could be read, and no half runs that the next daemon\n" +
+			"could adopt. The packages' units stay down after 78 until a person starts them.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			restart, err := daemon.ParseRestart(o.restart)
-			if err != nil {
-				return fmt.Errorf("%w: --%w", errUsage, err)
+			err := o.run(c.Context())
+			if o.final(err) {
+				return finalError{err}
 			}
-			cfg, later, err := o.enrolled(c.Context())
-			if err != nil {
-				return err
-			}
-			if err := half.Check(cfg); err != nil {
-				return err
-			}
-			of, err := parseHalf(o.half)
-			if err != nil {
-				return fmt.Errorf("%w: --half: %w", errUsage, err)
-			}
-			if err := half.CheckHalf(cfg, of); err != nil {
-				return err
-			}
-			again := make(chan os.Signal, 1)
-			signal.Notify(again, syscall.SIGHUP)
-			defer signal.Stop(again)
-			binary, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find the own program: %w", err)
-			}
-			half.TuneDaemon()
-			log := program.NewLogger(cfg.Log, o.stderr)
-			if err := cfg.SharedAddresses(); err != nil {
-				log.Warn("configuration: supervisors share an address", "err", err)
-			}
-			return later.Run(c.Context(), func(ctx context.Context) error {
-				return daemon.Run(ctx, daemon.RunConfig{
-					Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
-					Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
-					Refresh: later.Refresh,
-				}, log)
-			})
+			return err
 		},
 	}
 	c.Flags().StringVar(&o.restart, "restart", string(daemon.RestartAlways),
@@ -190,6 +168,54 @@ func (o *options) runCommand() *cobra.Command {
 	c.Flags().StringVar(&o.logDir, "log-dir", "",
 		"directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
 	return c
+}
+
+// run runs the recovery daemon until ctx ends.
+func (o *options) run(ctx context.Context) error {
+	restart, err := daemon.ParseRestart(o.restart)
+	if err != nil {
+		return fmt.Errorf("%w: --%w", errUsage, err)
+	}
+	cfg, later, err := o.enrolled(ctx)
+	if err != nil {
+		return err
+	}
+	if err := half.Check(cfg); err != nil {
+		return err
+	}
+	of, err := parseHalf(o.half)
+	if err != nil {
+		return fmt.Errorf("%w: --half: %w", errUsage, err)
+	}
+	if err := half.CheckHalf(cfg, of); err != nil {
+		return err
+	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	defer signal.Stop(again)
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the own program: %w", err)
+	}
+	half.TuneDaemon()
+	log := program.NewLogger(cfg.Log, o.stderr)
+	if err := cfg.SharedAddresses(); err != nil {
+		log.Warn("configuration: supervisors share an address", "err", err)
+	}
+	return later.Run(ctx, func(ctx context.Context) error {
+		return daemon.Run(ctx, daemon.RunConfig{
+			Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
+			Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
+			Refresh: later.Refresh,
+		}, log)
+	})
+}
+
+// final reports whether a restart of a daemon that ended with err cannot help. It is false if the state directory is unknown.
+func (o *options) final(err error) bool {
+	of, bad := parseHalf(o.half)
+	dir, unknown := config.AgentStateDir(o.config, o.environ)
+	return bad == nil && unknown == nil && daemon.Final(err, dir, of)
 }
 
 // parseHalf parses host or dnp; an empty string means both, 0.

@@ -149,10 +149,47 @@ func TestInvalidConfigurationIsRefusedWithReason(t *testing.T) {
 				tc.edit(&c)
 			}
 			file := write(t, c, tc.extra)
-			for _, args := range [][]string{{"config", "check"}, {"host"}, {"run"}} {
+			for _, args := range [][]string{{"config", "check"}, {"host"}} {
 				refusal(t, 2, tc.words, append(args, "--config", file)...)
 			}
+			code := 78
+			if tc.name == "unreadable certificate" { // it may appear
+				code = 2
+			}
+			refusal(t, code, tc.words, "run", "--config", file)
 		})
+	}
+}
+
+// A service manager leaves a daemon down after code 78. After a refusal that a restart may overcome, or while a half may run that the next
+// daemon would adopt, the code is 2.
+func TestRefusedDaemonStaysDownOnlyIfNoHalfRuns(t *testing.T) {
+	c := node(t)
+	c.Coord = "2,0,0"
+	file, absent := write(t, c, ""), filepath.Join(t.TempDir(), "absent")
+	refusal(t, 78, nil, "run", "--config", file)
+	refusal(t, 2, nil, "run", "--config", absent)
+	noYAML := filepath.Join(t.TempDir(), "agent.yaml") // its state directory is unknown
+	if err := os.WriteFile(noYAML, []byte("stateDir: {"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, 2, []string{"not YAML"}, "run", "--config", noYAML)
+
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := regfile.Open(filepath.Join(c.StateDir, "registers"), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, 2, []string{"2,0,0"}, "run", "--config", file)
+	refusal(t, 78, []string{"2,0,0"}, "run", "--half", "host", "--config", file)
+	unknown := write(t, c, "\nfrobnicate: 1\n")
+	refusal(t, 2, []string{"frobnicate"}, "run", "--config", unknown)
+	t.Setenv("LOFAMO_AGENT_STATEDIR", filepath.Join(t.TempDir(), "other"))
+	refusal(t, 78, []string{"frobnicate"}, "run", "--config", unknown)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

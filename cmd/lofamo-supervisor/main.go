@@ -105,6 +105,9 @@ func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error 
 	if err := cfg.SharedAddresses(); err != nil {
 		logger.Warn("configuration: nodes, spares or replicas share an address", "err", err)
 	}
+	if err := cfg.IgnoredLabels(); err != nil {
+		logger.Warn("configuration: a label of alerts is ignored", "err", err)
+	}
 	manager := sdnotify.New(logger)
 	defer func() { _ = manager.Close() }() // a hanging manager does not delay the exit
 	manager.Status("starts: waits for a quorum of the store")
@@ -144,7 +147,7 @@ func configCommand(environ []string) *cobra.Command {
 			if err != nil {
 				return program.Usage(err)
 			}
-			if err := cfg.SharedAddresses(); err != nil {
+			if err := errors.Join(cfg.SharedAddresses(), cfg.IgnoredLabels()); err != nil {
 				return program.Usage(fmt.Errorf("configuration %s: %w", file, err))
 			}
 			p, err := cfg.Timing()

@@ -249,6 +249,15 @@ func TestExitCodesOfSupervisorCommands(t *testing.T) {
 	badDims := write("dims.yaml", strings.Replace(string(b), "dims: 2x2x1", "dims: 2x0x1", 1))
 	noCert := write("cert.yaml", strings.Replace(string(b), "s1.pem", "nobody.pem", 1))
 	noKey := write("key.yaml", string(b)+"\ngossipListen: 127.0.0.1:1\ngossipKeyFile: /nonexistent.key\n")
+	noticed := c.Configs[0]
+	noticed.Responses.Executors.Alertmanager = &config.Alertmanagers{URLs: []string{"http://127.0.0.1:1"},
+		Labels: map[string]string{"notice": "x"}}
+	withNotice, err := os.ReadFile(c.WriteConfig(t, noticed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notice := write("notice.yaml", string(withNotice))
+	c.WriteConfig(t, c.Configs[0])
 	for _, tc := range []struct {
 		args []string
 		env  []string
@@ -269,6 +278,7 @@ func TestExitCodesOfSupervisorCommands(t *testing.T) {
 		{[]string{"config", "check", unknown}, nil, program.ExitUsage, "colour"},
 		{[]string{"config", "check", badDims}, nil, program.ExitUsage, "2x0x1"},
 		{[]string{"config", "check", good}, []string{"LOFAMO_SUPERVISOR_PRESET=hasty"}, program.ExitUsage, "hasty"},
+		{[]string{"config", "check", notice}, nil, program.ExitUsage, "alertmanager.labels.notice: given notice: want a name"},
 		{[]string{"run", "--config", noCert}, nil, program.ExitUsage, "nobody.pem"},
 		{[]string{"run", "--config", noKey}, nil, program.ExitUsage, "gossip key /nonexistent.key"},
 	} {

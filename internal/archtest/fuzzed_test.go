@@ -107,6 +107,7 @@ var fuzzed = map[string]string{
 	"internal/agent/local.UnmarshalJSON":             "none: the answer of the node's own half, at a socket of mode 0600",
 	"internal/config.checkKeys":                      "internal/config FuzzDecode",
 	"internal/config.decode":                         "internal/config FuzzDecode",
+	"internal/config.stateDirIn":                     "internal/config FuzzDecode",
 	"internal/pki.OpenDenyList":                      "internal/pki FuzzOpenDenyList",
 	"internal/pki.open":                              "internal/pki FuzzOpenDenyList",
 	"internal/pki.unpack":                            "internal/pki FuzzUnpack",

@@ -51,6 +51,23 @@ func TestAddressGivenTwiceIsNamed(t *testing.T) {
 	}
 }
 
+// TestNoticeIsNamedAndDoesNotKeepFromStart: earlier versions accepted the label.
+func TestNoticeIsNamedAndDoesNotKeepFromStart(t *testing.T) {
+	s := goodSupervisor(t)
+	s.Responses.Executors.Alertmanager = &Alertmanagers{URLs: []string{"http://127.0.0.1:1"}, Labels: map[string]string{"notice": "x"}}
+	if err := s.Validate(); err != nil {
+		t.Errorf("a start is refused by %v", err)
+	}
+	err := s.IgnoredLabels()
+	if want := "responses.executors.alertmanager.labels.notice: given notice: want a "; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v: want %q", err, want)
+	}
+	s.Responses.Executors.Alertmanager.Labels = map[string]string{"site": "x"}
+	if err := s.IgnoredLabels(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDurationErrorNamesItsKey: also inside lists and mappings.
 func TestDurationErrorNamesItsKey(t *testing.T) {
 	for text, want := range map[string]string{

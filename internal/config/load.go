@@ -3,6 +3,9 @@ package config
 import (
 	"fmt"
 	"os"
+	"strings"
+
+	"sigs.k8s.io/yaml"
 )
 
 // LoadAgent reads a file, applies the environment ("NAME=value" as from os.Environ) and validates.
@@ -42,6 +45,35 @@ func ReadAgent(path string, environ []string) (Agent, error) {
 	}
 	a.complete()
 	return a, nil
+}
+
+// AgentStateDir returns the state directory of an agent's configuration, even if other keys are invalid.
+func AgentStateDir(path string, environ []string) (string, error) {
+	dir := DefaultAgent().StateDir
+	if path != "" {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			dir, err = stateDirIn(b, dir)
+		}
+		if err != nil {
+			return "", fmt.Errorf("configuration %s: %w", path, err)
+		}
+	}
+	for _, kv := range environ {
+		if value, ok := strings.CutPrefix(kv, "LOFAMO_AGENT_STATEDIR="); ok {
+			dir = value
+		}
+	}
+	return dir, nil
+}
+
+// stateDirIn returns the value of stateDir in a file, or def if it has none.
+func stateDirIn(b []byte, def string) (string, error) {
+	a := struct {
+		StateDir string `json:"stateDir"`
+	}{def}
+	err := yaml.Unmarshal(b, &a)
+	return a.StateDir, err
 }
 
 // ReadSupervisor is LoadSupervisor without the validation, for commands that set more fields by flags. With an empty

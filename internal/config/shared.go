@@ -32,3 +32,13 @@ func (s Supervisor) SharedAddresses() error {
 	}
 	return p.err()
 }
+
+// IgnoredLabels names the label of alerts that is configured and ignored. `config check` refuses it. It is no error at a start: earlier
+// versions accepted it.
+func (s Supervisor) IgnoredLabels() error {
+	p := &problems{}
+	if a := s.Responses.Executors.Alertmanager; a != nil && a.Labels[NoticeLabel] != "" {
+		p.bad("responses.executors.alertmanager.labels."+NoticeLabel, NoticeLabel, "%s", wantLabel())
+	}
+	return p.err()
+}

@@ -25,7 +25,7 @@ type Supervisor struct {
 	Nodes []NodeEntry `json:"nodes,omitempty"`
 	// Spares are nodes without coordinates in the torus. Default none.
 	Spares []SpareEntry `json:"spares,omitempty"`
-	// DomainLabels are the keys of labels that are failure domains: nodes that share a value do not
+	// DomainLabels are the keys of labels that are failure domains, at most 16: nodes that share a value do not
 	// confirm one another, and may have a common cause. Default rack, switch and power.
 	DomainLabels []string `json:"domainLabels,omitempty"`
 	// Region is the name of the region that this replica belongs to, of a system with several; Regions must name

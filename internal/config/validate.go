@@ -327,6 +327,22 @@ func (c DiagnosisConfig) validate(p *problems) {
 	}
 }
 
+// CheckDomainLabels checks the key domainLabels.
+func CheckDomainLabels(keys []string) error {
+	p := &problems{}
+	if len(keys) > fault.MaxDomainLabels {
+		p.bad("domainLabels", keys, "at most %d keys", fault.MaxDomainLabels)
+	}
+	for i, key := range keys {
+		field := fmt.Sprintf("domainLabels[%d]", i)
+		p.wrap(field, fault.CheckLabelKey(key))
+		if slices.Contains(keys[:i], key) {
+			p.bad(field, key, "each key once")
+		}
+	}
+	return errors.Join(p.errs...)
+}
+
 // Validate names every bad field at once.
 func (s Supervisor) Validate() error {
 	p := &problems{}
@@ -337,13 +353,7 @@ func (s Supervisor) Validate() error {
 	s.validateNodes(p, dims, derr == nil)
 	s.validateSpares(p)
 	s.validateRegions(p)
-	for i, key := range s.DomainLabels {
-		field := fmt.Sprintf("domainLabels[%d]", i)
-		p.wrap(field, fault.CheckLabelKey(key))
-		if slices.Contains(s.DomainLabels[:i], key) {
-			p.bad(field, key, "each key once")
-		}
-	}
+	p.errs = append(p.errs, CheckDomainLabels(s.DomainLabels))
 	if d := s.Foresight.D(); d != 0 && (d < time.Minute || d > 168*time.Hour) {
 		p.bad("foresight", d.String(), "0s (none), or 1m to 168h")
 	}

@@ -89,9 +89,17 @@ type Alertmanagers struct {
 	RequestTimeout Duration `json:"requestTimeout,omitzero"`
 }
 
+// NoticeLabel is the alerts' own label that Validate accepts in Labels, because earlier versions did. The configured value is ignored.
+const NoticeLabel = "notice"
+
 // AlertLabels returns the alerts' own labels.
 func AlertLabels() []string {
-	return []string{"alertname", "cluster", "component", "group", "node", "notice", "policy", "severity"}
+	return []string{"alertname", "cluster", "component", "group", "node", NoticeLabel, "policy", "severity"}
+}
+
+// wantLabel is the text for a label that is refused.
+func wantLabel() string {
+	return "a name of 1 to 63 letters, digits and '_' that is none of " + strings.Join(AlertLabels(), ", ")
 }
 
 const (
@@ -245,8 +253,8 @@ func (a Alertmanagers) Validate() error {
 	for _, k := range sortedKeys(a.Labels) {
 		v := a.Labels[k]
 		switch {
-		case !labelName().MatchString(k) || slices.Contains(AlertLabels(), k) || strings.HasPrefix(k, "__"):
-			p.bad("labels."+k, k, "a name of 1 to 63 letters, digits and '_' that is none of %s", strings.Join(AlertLabels(), ", "))
+		case !labelName().MatchString(k) || k != NoticeLabel && slices.Contains(AlertLabels(), k) || strings.HasPrefix(k, "__"):
+			p.bad("labels."+k, k, "%s", wantLabel())
 		case v == "" || len(v) > 256 || strings.ToValidUTF8(v, "") != v:
 			p.bad("labels."+k, v, "a text of 1 to 256 bytes")
 		}

@@ -59,19 +59,19 @@ func TestAlertmanagerValidationNamesField(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Alertmanagers){
-		"urls: given 0":               func(a *Alertmanagers) { a.URLs = nil },
-		"urls[1]: given http://a":     func(a *Alertmanagers) { a.URLs = []string{"http://a:9093", "http://a:9093"} },
-		"urls[0]: given a:9093":       func(a *Alertmanagers) { a.URLs = []string{"a:9093"} },
-		"tls: given a value":          func(a *Alertmanagers) { a.TLS.CA = "x" },
-		"labels.node: given node":     func(a *Alertmanagers) { a.Labels = map[string]string{"node": "x"} },
-		"labels.notice: given notice": func(a *Alertmanagers) { a.Labels = map[string]string{"notice": "x"} },
-		"labels.a-b: given a-b":       func(a *Alertmanagers) { a.Labels = map[string]string{"a-b": "x"} },
-		"labels.__x: given __x":       func(a *Alertmanagers) { a.Labels = map[string]string{"__x": "x"} },
-		"labels.site: given nothing":  func(a *Alertmanagers) { a.Labels = map[string]string{"site": ""} },
-		"link: given x":               func(a *Alertmanagers) { a.Link = "x" },
-		"resend: given 1s":            func(a *Alertmanagers) { a.Resend = Duration(time.Second) },
-		"hold: given 2m":              func(a *Alertmanagers) { a.Hold = Duration(2 * time.Minute) },
-		"requestTimeout: given 2h":    func(a *Alertmanagers) { a.RequestTimeout = Duration(2 * time.Hour) },
+		"urls: given 0":                func(a *Alertmanagers) { a.URLs = nil },
+		"urls[1]: given http://a":      func(a *Alertmanagers) { a.URLs = []string{"http://a:9093", "http://a:9093"} },
+		"urls[0]: given a:9093":        func(a *Alertmanagers) { a.URLs = []string{"a:9093"} },
+		"tls: given a value":           func(a *Alertmanagers) { a.TLS.CA = "x" },
+		"labels.node: given node":      func(a *Alertmanagers) { a.Labels = map[string]string{"node": "x"} },
+		"labels.notice: given nothing": func(a *Alertmanagers) { a.Labels = map[string]string{"notice": ""} },
+		"labels.a-b: given a-b":        func(a *Alertmanagers) { a.Labels = map[string]string{"a-b": "x"} },
+		"labels.__x: given __x":        func(a *Alertmanagers) { a.Labels = map[string]string{"__x": "x"} },
+		"labels.site: given nothing":   func(a *Alertmanagers) { a.Labels = map[string]string{"site": ""} },
+		"link: given x":                func(a *Alertmanagers) { a.Link = "x" },
+		"resend: given 1s":             func(a *Alertmanagers) { a.Resend = Duration(time.Second) },
+		"hold: given 2m":               func(a *Alertmanagers) { a.Hold = Duration(2 * time.Minute) },
+		"requestTimeout: given 2h":     func(a *Alertmanagers) { a.RequestTimeout = Duration(2 * time.Hour) },
 	} {
 		a := good()
 		change(&a)

@@ -91,6 +91,7 @@ func programs() []program {
 			},
 			limits: map[string]limit{
 				"diskWarnBytes":                         {"0 for never, or at most 1 TiB", []any{0.0, 1099511627776.0}, []any{-1.0, 1099511627777.0}},
+				"domainLabels":                          domainLabels(),
 				"foresight":                             {"0 for no warnings", []any{"0s"}, nil},
 				"stopLimit":                             {"0 to switch", []any{"0s"}, nil},
 				"periods.challengeSingle":               {"challengeNode to 10m", []any{"60ms", "10m"}, []any{"59ms", "10m1s"}},
@@ -129,14 +130,23 @@ func programs() []program {
 				err := config.ReadStrict(file, &inv)
 				return err, inv.Validate()
 			},
-			limits: ports("ports.service", "ports.nodeGossip", "ports.report", "ports.grpc", "ports.http", "ports.web", "ports.gossip",
+			limits: inventoryLimits("ports.service", "ports.nodeGossip", "ports.report", "ports.grpc", "ports.http", "ports.web", "ports.gossip",
 				"ports.enrolment", "ports.etcdPeer", "ports.etcdClient", "ports.agentHTTP"),
 		},
 	}
 }
 
-func ports(keys ...string) map[string]limit {
-	out := map[string]limit{"ports.links": {"1 to 65530", []any{1.0, 65530.0}, []any{-1.0, 65531.0}}}
+func domainLabels() limit {
+	keys := make([]any, 17)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("label%d", i)
+	}
+	return limit{"at most 16", []any{keys[:16]}, []any{keys}}
+}
+
+// inventoryLimits returns the limits of an inventory with these ports.
+func inventoryLimits(keys ...string) map[string]limit {
+	out := map[string]limit{"ports.links": {"1 to 65530", []any{1.0, 65530.0}, []any{-1.0, 65531.0}}, "domainLabels": domainLabels()}
 	for _, k := range keys {
 		out[k] = limit{"1 to 65535", []any{1.0, 65535.0}, []any{-1.0, 65536.0}}
 	}

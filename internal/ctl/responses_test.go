@@ -159,7 +159,8 @@ func TestResponsesRefusals(t *testing.T) {
 		{[]string{"audit", "--limit", "0"}, 2, "--limit 0"},
 		{[]string{"audit", "export", "--from", "3", "-f", "x"}, 2, "want only one"},
 		{[]string{"audit", "verify"}, 2, "-f is missing"},
-		{[]string{"audit", "verify", "-f", write("empty", "")}, 1, "no line"},
+		{[]string{"audit", "verify", "-f", write("empty", ""), "--hash", "ab"}, 1, "no line: want a last line with hash ab"},
+		{[]string{"audit", "verify", "-f", write("part", "{")}, 1, "1 bytes after line 0"},
 	} {
 		before := len(r.Server.Responses.Asked)
 		if got := run(t, nil, r.Flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
@@ -215,6 +216,15 @@ func TestAuditFile(t *testing.T) {
 		r.Server.Responses.Lines = lines
 		return run(t, nil, r.Flags("audit", "export", "-f", file)...)
 	}
+	verify := func(args ...string) result {
+		return run(t, nil, append([]string{"audit", "verify", "-f", file}, args...)...)
+	}
+	if got := export(nil); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := verify(); got.code != 0 || got.stdout != "no lines: nothing to verify\n" {
+		t.Errorf("an audit without lines: %+v", got)
+	}
 	if got := export(all[:5]); got.code != 0 || !strings.Contains(got.stderr, "5 lines; the last is 5") {
 		t.Fatalf("%+v", got)
 	}
@@ -229,7 +239,7 @@ func TestAuditFile(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, nil, "audit", "verify", "-f", file); got.code != 1 || !strings.Contains(got.stderr, "40 bytes after line 5") {
+	if got := verify(); got.code != 1 || !strings.Contains(got.stderr, "40 bytes after line 5") {
 		t.Errorf("a line that was cut off passes: %+v", got)
 	}
 	if got := export(all[5:]); got.code != 0 || !strings.Contains(got.stderr, "7 lines; the last is 12") {
@@ -237,9 +247,6 @@ func TestAuditFile(t *testing.T) {
 	}
 	if asked := r.Server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:6") {
 		t.Errorf("asked %s", asked[len(asked)-1])
-	}
-	verify := func(args ...string) result {
-		return run(t, nil, append([]string{"audit", "verify", "-f", file}, args...)...)
 	}
 	if got := verify("--hash", lastHash(all)); got.code != 0 ||
 		got.stdout != fmt.Sprintf("12 lines in order, 1 to 12; the last has hash %s\n", lastHash(all)) {

@@ -183,7 +183,7 @@ func (inv Inventory) Validate() error {
 	if inv.NodeCertificateDays < 0 || inv.NodeCertificateDays > 365 {
 		bad("nodeCertificateDays", inv.NodeCertificateDays, "1 to 365, or 0 for the default")
 	}
-	errs = append(errs, inv.Ports.check("ports"))
+	errs = append(errs, inv.Ports.check("ports"), config.CheckDomainLabels(inv.DomainLabels))
 	if !slices.Contains([]int{1, 3, 5}, len(inv.Supervisors)) {
 		bad("supervisors", len(inv.Supervisors), "1, 3 or 5: a majority must remain when one dies, and an even number adds none")
 	}

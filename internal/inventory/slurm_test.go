@@ -137,6 +137,11 @@ func TestInventoryNamesDomainLabels(t *testing.T) {
 	if err != nil || !slices.Equal(l.Supervisor(0).DomainLabels, []string{key}) {
 		t.Errorf("%v, %v", l.Supervisor(0).DomainLabels, err)
 	}
+	inv.DomainLabels = slices.Repeat([]string{key}, 17)
+	if err := inv.Validate(); err == nil || !strings.Contains(err.Error(), key+"]: want at most 16 keys") ||
+		!strings.Contains(err.Error(), "domainLabels[1]: given "+key+": want each key once") {
+		t.Errorf("17 domain labels: %v", err)
+	}
 	inv.DomainLabels = nil
 	if l, err = inv.Layout(); err != nil || !slices.Equal(l.Supervisor(0).DomainLabels, fault.DomainLabels()) {
 		t.Errorf("without domainLabels: %v, %v", l.Supervisor(0).DomainLabels, err)

@@ -9,6 +9,9 @@ import (
 // MaxLabels is the maximum number of labels of a node.
 const MaxLabels = 64
 
+// MaxDomainLabels is the maximum number of keys of failure domains: each costs a look at every suspected group.
+const MaxDomainLabels = 16
+
 // DomainLabels returns the default keys of failure domains: nodes that share a value may die of one cause.
 func DomainLabels() []string { return []string{"rack", "switch", "power"} }
 

@@ -342,7 +342,11 @@ func (c *child) gone(cause halfcore.Cause) error {
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
 	failed := cause.Kind == halfcore.Exited && cause.Code != 0
 	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == half.ExitRefused) {
-		return fmt.Errorf("start the %s half: it %s", c.half, cause)
+		err := fmt.Errorf("start the %s half: it %s", c.half, cause)
+		if cause.Code == half.ExitRefused {
+			err = &half.ConfigError{Err: errors.Join(err, half.Check(c.d.cfg.Agent))}
+		}
+		return err
 	}
 	c.first = false
 	return c.step(recovery.Ended{Cause: cause})

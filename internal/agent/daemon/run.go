@@ -179,7 +179,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		defer func() { _ = lock.Close() }()
 		d.locked = lock
 	}
-	if d.goesOn() {
+	if goesOn(cfg.Agent.StateDir, cfg.halves()) {
 		for _, c := range d.halves {
 			c.first = false
 		}
@@ -206,14 +206,22 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	return d.inPlace(serving, d.serve)
 }
 
-// goesOn reports whether this daemon replaces one that was not asked to stop, or finds a half that another process
+// Final reports whether a daemon that ended with err should stay down until a person starts it: its configuration is refused, no file
+// was unreadable, which may change, and there is no half that the next daemon would adopt. only is the only half of the daemon; 0: both.
+func Final(err error, stateDir string, only fault.Half) bool {
+	_, refused := errors.AsType[*half.ConfigError](err)
+	_, system := errors.AsType[unix.Errno](err)
+	return refused && !system && !goesOn(stateDir, RunConfig{Half: only}.halves())
+}
+
+// goesOn reports whether the daemon of these halves replaces one that was not asked to stop, or finds a half that another process
 // started. Then a half that refuses its configuration is no reason to stop the other half.
-func (d *daemon) goesOn() bool {
-	for h := range d.halves {
-		if old, err := d.loadHistory(h); err == nil && old != nil && old.Record.State != halfcore.Stopped {
+func goesOn(stateDir string, halves []fault.Half) bool {
+	for _, h := range halves {
+		if old, err := ReadRecovery(stateDir, h); err == nil && old != nil && old.Record.State != halfcore.Stopped {
 			return true
 		}
-		if _, held, _ := regfile.HolderOf(d.statePath(half.RegisterFile), h); held {
+		if _, held, _ := regfile.HolderOf(filepath.Join(stateDir, half.RegisterFile), h); held {
 			return true
 		}
 	}

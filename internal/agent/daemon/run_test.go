@@ -94,8 +94,19 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
 			}()
 			if tc.fails {
-				if err := <-done; err == nil || !strings.Contains(err.Error(), "start the dnp half: it ended with code 78") {
+				err := <-done
+				if err == nil || !strings.Contains(err.Error(), "start the dnp half: it ended with code 78") {
 					t.Errorf("%v", err)
+				}
+				if !Final(err, cfg.StateDir, 0) {
+					t.Errorf("%v: a restart would help", err)
+				}
+				cfg.TLS.CA += ".absent" // it may appear
+				go func() {
+					done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+				}()
+				if err := <-done; err == nil || Final(err, cfg.StateDir, 0) {
+					t.Errorf("%v: a restart would not help", err)
 				}
 				return
 			}

@@ -209,7 +209,8 @@ func auditVerifyCommand(a *command.App) *cobra.Command {
 		Short: "Check an exported audit, without any supervisor",
 		Long: `Checks each line's hash, and that each line follows the one before. The exit code is 1 when anything is wrong. With
 --hash, the last line must also have the given hash, such as one that was stored elsewhere: an attacker who can write
-all lines can forge a chain, but not one with the same last hash.`,
+all lines can forge a chain, but not one with the same last hash. Without --hash, a file without lines is in order: only
+the hash shows that lines were deleted at the end, or all of them.`,
 		Example: "  lofamoctl audit verify -f audit.jsonl",
 		Args:    command.Exactly(),
 	}
@@ -234,15 +235,17 @@ all lines can forge a chain, but not one with the same last hash.`,
 			return err
 		}
 		seq, last := c.Last()
-		if c.Lines() == 0 {
-			return fmt.Errorf("%s: no line: want at least one", file)
-		}
-		if len(rest) > 0 {
+		switch {
+		case len(rest) > 0:
 			return fmt.Errorf("%s: %d bytes after line %d are no whole line: 'audit export -f' replaces a line that was cut off", file,
 				len(rest), seq)
-		}
-		if hash != "" && hash != last {
+		case hash != "" && c.Lines() == 0:
+			return fmt.Errorf("%s: no line: want a last line with hash %s", file, hash)
+		case hash != "" && hash != last:
 			return fmt.Errorf("%s: line %d, the last, has hash %s: want %s", file, seq, last, hash)
+		case c.Lines() == 0:
+			a.Printf("no lines: nothing to verify\n")
+			return nil
 		}
 		a.Printf("%s in order, %d to %d; the last has hash %s\n", fault.Plural(int(c.Lines()), "line"), seq-c.Lines()+1, seq, last)
 		return nil

@@ -131,8 +131,10 @@ func (x *Executor) alert(j executor.Job) alert {
 	if j.Incident != "" {
 		notes["incident"] = j.Incident
 	}
+	maps.Copy(labels, x.cfg.Labels)
+	delete(labels, config.NoticeLabel)
 	if j.Notice > 0 { // else Alertmanager would treat it as the earlier alert, and notify no receiver
-		labels["notice"] = strconv.FormatUint(uint64(j.Notice), 10)
+		labels[config.NoticeLabel] = strconv.FormatUint(uint64(j.Notice), 10)
 	}
 	if j.Target.Group != "" {
 		labels["alertname"], labels["group"] = "LofamoGroupFault", j.Target.Group
@@ -147,7 +149,6 @@ func (x *Executor) alert(j executor.Job) alert {
 	if j.Fault.Detail != "" {
 		notes["description"] = j.Fault.Detail
 	}
-	maps.Copy(labels, x.cfg.Labels)
 	return alert{Key: alertKey(j.Response + "/" + strconv.Itoa(j.Step)), Labels: labels, Annotations: notes, StartsAt: j.Fault.Since}
 }
 

@@ -536,6 +536,20 @@ func listenAt(t *testing.T, addr string) net.Listener {
 	return l
 }
 
+// Earlier versions accepted a label notice in the configuration. It does not hide the notice of an escalation.
+func TestConfiguredNoticeIsIgnored(t *testing.T) {
+	x, err := New(Config{URLs: []string{"http://127.0.0.1:1"}, Labels: map[string]string{"notice": "x", "site": "pisa"}}, nil,
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := x.alert(jobOf("n1", 1)).Labels
+	again := x.alert(jobOf("n1", 1, func(j *executor.Job) { j.Notice = 2 })).Labels
+	if _, given := first["notice"]; given || first["site"] != "pisa" || again["notice"] != "2" {
+		t.Errorf("labels %v, after an escalation %v", first, again)
+	}
+}
+
 // TestAlertNamesItsIncident: an alert names its incident. Only an alert that repeats after an escalation has another identity, since
 // Alertmanager notifies no receiver of the same one.
 func TestAlertNamesItsIncident(t *testing.T) {

@@ -237,13 +237,31 @@ func TestIPMIIgnoresLateAnswer(t *testing.T) {
 	t.Parallel()
 	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID3}))
 	i.conn.replace(openSessionResponse, func(b []byte) [][]byte {
-		const status, auth, integrity, crypt = 17, 32, 40, 48
+		const tag, status, auth, integrity, crypt = 16, 17, 32, 40, 48
 		if b[status] != 0 {
 			return [][]byte{b} // it refuses suite 17
 		}
 		late := slices.Clone(b)
+		late[tag] = 0
 		late[auth], late[integrity], late[crypt] = byte(types.AuthAlg_HMAC_SHA256), byte(types.IntegrityAlg_HMAC_SHA256_128), b[crypt]
 		return [][]byte{late, b}
+	})
+	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Succeeded, "reset is done")
+}
+
+// TestIPMIIgnoresLateRefusal: the BMC refuses suite 17 twice, because the client has sent that request twice. The second refusal arrives
+// after the request for suite 3, and does not end the attempt with suite 3.
+func TestIPMIIgnoresLateRefusal(t *testing.T) {
+	t.Parallel()
+	i := newIPMI(t, bmc.WithCipherSuites([]types.CipherSuiteID{types.CipherSuiteID3}))
+	var refusal []byte
+	i.conn.replace(openSessionResponse, func(b []byte) [][]byte {
+		const status = 17
+		if b[status] != 0 {
+			refusal = slices.Clone(b)
+			return [][]byte{b}
+		}
+		return [][]byte{slices.Clone(refusal), b}
 	})
 	wantPower(t, onePower(t, i.bmc()).Do(t.Context(), powerJob(methodIPMI)), response.Succeeded, "reset is done")
 }

@@ -37,7 +37,7 @@ func (d checkedBMC) Dial(network, address string) (net.Conn, error) {
 //   - While a session begins, it drops all packets of another type than the answer to the last request. The library would read the
 //     payload of any type as that answer.
 //   - It refuses a session with other algorithms than the client proposed. The library would use those in the answer. It drops late
-//     acceptances of earlier proposals.
+//     answers to earlier proposals: each proposal has its own message tag, which the BMC repeats. The library always sends tag 0.
 //   - In a session it drops all packets that are not encrypted, or whose code does not prove their integrity. The library sends such
 //     codes, but does not look at those that it receives.
 //
@@ -46,14 +46,13 @@ type checkedConn struct {
 	net.Conn
 	checkedBMC
 
-	awaited   types.PayloadType // of the next answer while a session begins; the type of IPMI messages before and after
-	begun     bool              // the client has sent an RMCP+ packet
-	proposed  algorithms
-	proposals []algorithms // all until now
-	id        uint32       // of the session at the client
-	random    [16]byte     // of the client, in RAKP message 1
-	role      uint8        // in RAKP message 1
-	key       []byte       // K1, for the codes of a session's packets; nil before RAKP message 2
+	awaited  types.PayloadType // of the next answer while a session begins; the type of IPMI messages before and after
+	proposed algorithms        // zero before the first Open Session Request
+	tag      uint8             // of the Open Session Requests with the proposed algorithms
+	id       uint32            // of the session at the client
+	random   [16]byte          // of the client, in RAKP message 1
+	role     uint8             // in RAKP message 1
+	key      []byte            // K1, for the codes of a session's packets; nil before RAKP message 2
 }
 
 // algorithms are those of a session: authentication, integrity and confidentiality.
@@ -78,14 +77,19 @@ func session(b []byte) *types.Session20 {
 func (c *checkedConn) Write(b []byte) (int, error) {
 	if s := session(b); s != nil {
 		var err error
-		c.begun, c.awaited = true, types.PayloadTypeIPMI
+		c.awaited = types.PayloadTypeIPMI
 		switch s.SessionHeader20.PayloadType {
 		case types.PayloadTypeRmcpOpenSessionRequest:
 			c.awaited = types.PayloadTypeRmcpOpenSessionResponse
 			var req rmcpplus.OpenSessionRequest
 			err = req.Unpack(s.SessionPayload)
-			c.proposed = algorithms{types.AuthAlg(req.AuthAlg), types.IntegrityAlg(req.IntegrityAlg), types.CryptAlg(req.CryptAlg)}
-			c.proposals, c.key, c.id = append(c.proposals, c.proposed), nil, req.RemoteConsoleSessionID
+			now := algorithms{types.AuthAlg(req.AuthAlg), types.IntegrityAlg(req.IntegrityAlg), types.CryptAlg(req.CryptAlg)}
+			if c.proposed != (algorithms{}) && c.proposed != now {
+				c.tag++
+			}
+			c.proposed, c.key, c.id = now, nil, req.RemoteConsoleSessionID
+			b = slices.Clone(b) // the caller's
+			b[len(b)-len(s.SessionPayload)] = c.tag
 		case types.PayloadTypeRAKPMessage1:
 			c.awaited = types.PayloadTypeRAKPMessage2
 			var req rmcpplus.RAKPMessage1
@@ -123,7 +127,7 @@ var errDropped = errors.New("a packet dropped")
 
 // check returns an error if a packet may not reach the library.
 func (c *checkedConn) check(b []byte) error {
-	if !c.begun { // the answer to the question before a session, in an IPMI 1.5 packet
+	if c.proposed == (algorithms{}) { // the answer to the question before a session, in an IPMI 1.5 packet
 		return nil
 	}
 	s := session(b)
@@ -155,10 +159,10 @@ func (c *checkedConn) opened(payload []byte) error {
 	}
 	chosen := algorithms{types.AuthAlg(resp.AuthAlg), types.IntegrityAlg(resp.IntegrityAlg), types.CryptAlg(resp.CryptAlg)}
 	switch {
+	case resp.MessageTag != c.tag:
+		return errDropped
 	case resp.RmcpStatusCode != types.RmcpStatusCodeNoErrors || chosen == c.proposed:
 		return nil
-	case slices.Contains(c.proposals, chosen): // a late acceptance
-		return errDropped
 	default:
 		return fmt.Errorf("the BMC, or somebody between, answers with other algorithms (%s) than proposed (%s)", chosen, c.proposed)
 	}

@@ -12,11 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Bounds of a topology.
-const (
-	MaxServices     = 8  // service interfaces of a node
-	MaxDomainLabels = 16 // each costs a look at every suspected group
-)
+// MaxServices is the maximum number of service interfaces of a node.
+const MaxServices = 8
 
 // maxNamed bounds the bad fields that an error lists: a file with a mistake on every line must not make a message
 // of megabytes.
@@ -89,8 +86,8 @@ func (c *checker) domains(keys []string) []string {
 	if len(keys) == 0 {
 		return fault.DomainLabels()
 	}
-	if n := len(keys); n > MaxDomainLabels {
-		c.bad("domainLabels", "given %d: want at most %d", n, MaxDomainLabels)
+	if n := len(keys); n > fault.MaxDomainLabels {
+		c.bad("domainLabels", "given %d: want at most %d", n, fault.MaxDomainLabels)
 	}
 	for i, key := range keys {
 		field := fmt.Sprintf("domainLabels[%d]", i)

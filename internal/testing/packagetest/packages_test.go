@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/cluster"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
@@ -49,6 +51,17 @@ const analyzer = "systemd-analyze" //nolint:misspell // its name
 // exposure is the maximum that its security command may report for each unit, in tenths. The unit explains the
 // exceptions.
 var exposure = map[string]int{"lofamo-agent": 25, "lofamo-agent@": 27, "lofamo-supervisor": 15, "lofamo-executor": 20}
+
+// TestUnitsStayDownAfterRefusedConfiguration: each unit names the exit code of its program.
+func TestUnitsStayDownAfterRefusedConfiguration(t *testing.T) {
+	for unit, code := range map[string]int{"lofamo-agent": half.ExitRefused, "lofamo-agent@": half.ExitRefused,
+		"lofamo-supervisor": program.ExitUsage, "lofamo-executor": program.ExitUsage} {
+		b, err := os.ReadFile(filepath.Join(root, "deploy/systemd", unit+".service"))
+		if want := fmt.Sprintf("\nRestartPreventExitStatus=%d\n", code); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s, %v: has no line %q", unit, err, want)
+		}
+	}
+}
 
 // TestSystemdAcceptsUnits: systemd accepts the units without a warning, and they are as restricted as before.
 func TestSystemdAcceptsUnits(t *testing.T) {
@@ -157,7 +170,8 @@ const (
 
 // TestPackagesInstallAndUpgrade installs all packages on a machine booted by systemd. A replica, a node and an executor process get
 // their configuration and run as their units say. The next version is installed while they run, and then the first one
-// again; daemons are killed and hang. In the end everything is purged: no file remains, and nothing was FAILED.
+// again; daemons are killed, hang, and get a configuration that they refuse. In the end everything is purged: no file remains, and nothing
+// was FAILED.
 func TestPackagesInstallAndUpgrade(t *testing.T) {
 	programs := bin(t)
 	// Directories in .tools may contain other versions.
@@ -237,6 +251,7 @@ func installed(m *machine, how manager) {
 	restored(m)
 	upgraded(m, how)
 	supervised(m, how)
+	refused(m, how)
 	events := m.ctl("get", "events", "-o", "wide")
 	if !strings.Contains(events, "RECOVERY") && !strings.Contains(events, "recovered") {
 		t.Errorf("the upgrade restarted nothing that anybody heard of:\n%s", events)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -194,6 +195,41 @@ func supervised(m *machine, how manager) {
 		m.t.Errorf("halves of daemons that hung are processes %q, not %q", now, halves)
 	}
 	m.serves("daemons that hung", how)
+}
+
+// refused checks that the node's daemons stay down after a refused configuration if no half runs, and restart while one runs.
+func refused(m *machine, how manager) {
+	const conf, wrong = "/etc/lofamo/agent.yaml", "frobnicate: 1"
+	down := func(u string) bool {
+		state, _ := m.try("systemctl", "show", "-P", "ActiveState", u)
+		code, _ := m.try("systemctl", "show", "-P", "ExecMainStatus", u)
+		return strings.TrimSpace(state) == "failed" && strings.TrimSpace(code) == "78"
+	}
+	m.run("sh", "-c", "echo '"+wrong+"' >>"+conf)
+	halves := m.halves()
+	m.run(append([]string{"systemctl", "kill", "--kill-whom=main", "-s", "KILL"}, how.units...)...)
+	for _, u := range how.units {
+		m.eventually(u+" tries again while its halves run", func() bool {
+			out, err := m.try("systemctl", "show", "-P", "NRestarts", u)
+			n, bad := strconv.Atoi(strings.TrimSpace(out))
+			return err == nil && bad == nil && n > 1
+		}, m.why)
+	}
+	if now := m.halves(); !slices.Equal(now, halves) {
+		m.t.Errorf("halves of daemons with a refused configuration are processes %q, not %q", now, halves)
+	}
+	m.run("sed", "-i", "/^"+wrong+"$/d", conf)
+	m.serves("a repaired configuration", how)
+
+	m.run(append([]string{"systemctl", "stop"}, how.units...)...)
+	m.run("sh", "-c", "echo '"+wrong+"' >>"+conf)
+	for _, u := range how.units {
+		_, _ = m.try("systemctl", "start", u)
+		m.eventually(u+" stays down", func() bool { return down(u) }, m.why)
+	}
+	m.run("sed", "-i", "/^"+wrong+"$/d", conf)
+	m.run(append([]string{"systemctl", "start"}, how.units...)...)
+	m.serves("after a refused configuration", how)
 }
 
 // executing sets up an executor process, by the commands of docs/executor-process.md.

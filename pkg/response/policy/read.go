@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // split returns the non-empty documents of a YAML stream. Every line that begins with "---" ends a document, even
@@ -67,7 +69,7 @@ func show(v any) string {
 		return "nothing"
 	case string:
 		if len(v) > 80 {
-			v = v[:80] + "…"
+			v = fault.Cut(v, 80) + "…"
 		}
 		return strconv.Quote(v)
 	case map[string]any:

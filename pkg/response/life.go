@@ -489,6 +489,7 @@ func (e *Engine) becomeClosed(r *Response) {
 	defer delete(e.joined, r.ID)
 	delete(e.open, r.ID)
 	delete(e.order, r.ID)
+	delete(e.look, r.ID)
 	if r.Mode == ObserveOnly {
 		e.counts[observing]--
 	}

@@ -44,7 +44,7 @@ type Engine struct {
 	active    map[string]bool              // ids of running and waiting responses; the others are at rest
 	waiters   map[string]bool              // ids of the active ones without a running attempt
 	counts    [numPools]int                // by pool: responses that count against Config.MaxActive
-	halted    map[string]int               // by id: the attempt that a closed gate has asked to end
+	halted    map[string]int               // by id: the attempt that a closed gate, or the end of its fault, has asked to end
 	queried   map[Attempt]bool             // former leaders' attempts, until their executors report the outcomes
 	held      map[fault.NodeID]bool        // nodes under response
 	byValue   [][]int                      // how many of these have the value, by domain key and value

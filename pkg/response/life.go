@@ -83,6 +83,7 @@ func (e *Engine) follow(r *Response) {
 		r.Gone = e.now
 		e.save(r)
 		if r.State == Running && !r.Undoing {
+			e.halted[r.ID] = r.Steps[r.Step].Attempt // no failure: the fault may return before the attempt has ended
 			e.stop(r)
 		}
 	}

@@ -504,7 +504,7 @@ func newTurns() turns {
 
 func (t *turns) add(node fault.NodeID, at time.Time) {
 	t.queue = append(t.queue, turned{node, at})
-	t.last[node] = at
+	t.last[node] = fault.Later(t.last[node], at)
 }
 
 // drop forgets entries from before a time.

@@ -321,7 +321,7 @@ func playIncidents(t *testing.T, seed uint64, rounds int, total *trial.IncidentS
 			}
 		}
 		what := fmt.Sprintf("seed %d, round %d, torus %s: %q", seed, total.Rounds+1, dims, harmNames(harms))
-		score.Want = trial.Roots(dims, racks, faults, groups)
+		score.Dims, score.Want = dims, trial.Roots(dims, racks, faults, groups)
 		var ids []string
 		score.Open, ids = w.incidentsIn()
 		score.Most = w.store.mostIncidents

@@ -53,7 +53,8 @@ func (p *webPart) start(s *Supervisor) error {
 		Self: s.cfg.ID, Cluster: s.cfg.Cluster, Faults: lofamov1.NewFaultSupervisorClient(p.conn),
 		Responses: lofamov1.NewResponseServiceClient(p.conn),
 		Masks:     lofamov1.NewReconfigureClient(p.conn), Signer: s.signer, Verifier: s.verify, Peers: s.webPeers, Session: c.Session.D(),
-		Secure: !c.Plain, Used: filepath.Join(s.cfg.DataDir, "web-used.json"),
+		QuorumAge: s.engine.ready.quorumAge,
+		Secure:    !c.Plain, Used: filepath.Join(s.cfg.DataDir, "web-used.json"),
 		Cookie: "lofamo-" + hex.EncodeToString(sum[:4]), Logger: s.logger,
 	}
 	var serving *tls.Config

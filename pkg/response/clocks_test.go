@@ -285,3 +285,26 @@ func (l *lab) refresh() {
 		l.set(f)
 	}
 }
+
+// TestNewLeaderCountsNewestAccusation: one node alone accuses two others, the second one long before the first. The breaker counts the
+// accuser until the newer accusation leaves its window.
+func TestNewLeaderCountsNewestAccusation(t *testing.T) {
+	cfg := quick()
+	cfg.BreakerNodes, cfg.BreakerPercent = 3, 1
+	l := newLab(t, cfg, grid.Dims{X: 4, Y: 4, Z: 4}, testPolicies(t)["drain"])
+	bad := func(id fault.NodeID, ago time.Duration, accusers ...fault.NodeID) response.Fault {
+		f := l.own(id, fault.ComponentNode, fault.Failed)
+		f.Since, f.Accusers = l.now.Add(-ago), accusers
+		return f
+	}
+	for _, f := range []response.Fault{bad("n0-0-0", time.Second, "n3-3-3"), bad("n0-0-1", cfg.BreakerWindow-10*time.Second, "n3-3-3"),
+		bad("n1-0-0", time.Second)} {
+		l.faults[f.Target()] = f
+	}
+	l.lead()
+	l.now = l.now.Add(20 * time.Second)
+	l.set(bad("n2-0-0", 0))
+	if !l.e.Breaker().Open {
+		t.Error("the breaker is closed: three nodes are to blame within its window")
+	}
+}

@@ -44,7 +44,7 @@ type Engine struct {
 	active    map[string]bool              // ids of running and waiting responses; the others are at rest
 	waiters   map[string]bool              // ids of the active ones without a running attempt
 	counts    [numPools]int                // by pool: responses that count against Config.MaxActive
-	halted    map[string]int               // by id: the attempt that a closed gate has asked to end
+	halted    map[string]int               // by id: the attempt that a closed gate, or the end of its fault, has asked to end
 	queried   map[Attempt]bool             // former leaders' attempts, until their executors report the outcomes
 	held      map[fault.NodeID]bool        // nodes under response
 	byValue   [][]int                      // how many of these have the value, by domain key and value
@@ -52,7 +52,7 @@ type Engine struct {
 	ended     map[string]time.Time         // until when to keep the records of closed responses, by id
 	rest      map[restKey]time.Time        // when a node's last response was closed; policy "" for any
 	starts    [2]window                    // of steps: more than notifications, and notifications
-	look      map[Target]look              // when evidence was last requested
+	look      map[string]look              // by id of a response: when it last requested evidence
 	incidents map[string]*IncidentRecord   // by id of the incident
 	joined    map[string]string            // ids of incidents, by id of an open response
 	backlogs  [numLines]backlog            // faults without a response because of a full pool or the open breaker
@@ -121,7 +121,7 @@ func (e *Engine) forget() {
 	e.leads, e.broken, e.token, e.salt, e.serial, e.ordinal = false, false, 0, "", 0, 0
 	e.breaker = Breaker{}
 	e.open, e.of, e.order = map[string]*Response{}, map[Target][]*Response{}, map[string]uint64{}
-	e.ended, e.rest, e.look = map[string]time.Time{}, map[restKey]time.Time{}, map[Target]look{}
+	e.ended, e.rest, e.look = map[string]time.Time{}, map[restKey]time.Time{}, map[string]look{}
 	e.counts, e.said = [numPools]int{}, map[saidKey]Reason{}
 	e.halted, e.queried = map[string]int{}, map[Attempt]bool{}
 	for k := range e.backlogs {

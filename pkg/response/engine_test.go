@@ -551,6 +551,7 @@ func TestRecoveryWaitSaysUntilWhen(t *testing.T) {
 	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
 	l.now = l.now.Add(2 * time.Second)
 	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+	l.land(response.Unchanged, "") // the drain again
 	want = "the fault has to be gone for 5m0s, until " + l.now.Add(5*time.Minute).UTC().Format(response.UntilLayout)
 	if r := l.e.Responses()[0]; r.Reason != response.ReasonRecoveryWait || r.Detail != want {
 		t.Errorf("%s, %s, %q: want %q", r.State, r.Reason, r.Detail, want)

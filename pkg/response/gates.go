@@ -217,13 +217,13 @@ func (e *Engine) gateAge(r *Response, s *StepRecord) block {
 	}
 	ev := e.evidence(r.Target)
 	if !ev.At.IsZero() && e.now.Sub(ev.At) <= limit && !e.outdated(r.Target, s, ev) {
-		delete(e.look, r.Target)
+		delete(e.look, r.ID)
 		return block{}
 	}
-	l, most := e.look[r.Target], min(lookQuiet, e.cfg.LookAgain)
+	l, most := e.look[r.ID], min(lookQuiet, e.cfg.LookAgain)
 	if !l.at.Add(l.wait).After(e.now) {
 		l = look{at: e.now, wait: min(max(2*l.wait, lookFirst), e.cfg.LookAgain), overdue: l.wait >= most}
-		e.look[r.Target] = l
+		e.look[r.ID] = l
 		e.out.Look = append(e.out.Look, r.Target)
 	}
 	// Nothing is decided until the answer arrives or is overdue, nor while the deciding evidence may be only a moment

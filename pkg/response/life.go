@@ -83,6 +83,7 @@ func (e *Engine) follow(r *Response) {
 		r.Gone = e.now
 		e.save(r)
 		if r.State == Running && !r.Undoing {
+			e.halted[r.ID] = r.Steps[r.Step].Attempt // no failure: the fault may return before the attempt has ended
 			e.stop(r)
 		}
 	}
@@ -489,6 +490,7 @@ func (e *Engine) becomeClosed(r *Response) {
 	defer delete(e.joined, r.ID)
 	delete(e.open, r.ID)
 	delete(e.order, r.ID)
+	delete(e.look, r.ID)
 	if r.Mode == ObserveOnly {
 		e.counts[observing]--
 	}

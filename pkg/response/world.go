@@ -63,7 +63,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 		}
 	}
 	if was.State != f.State {
-		delete(e.look, t) // the answer concerned another state
+		e.forgetLooks(t) // the answer concerned another state
 	}
 	if f.Component == fault.ComponentNode {
 		before := fault.Normal
@@ -257,9 +257,11 @@ func (e *Engine) seen(ev Seen) {
 	if f, ok := e.world.faults[ev.Target]; ok && ev.State != 0 && ev.State != f.State {
 		return
 	}
-	if l, asked := e.look[ev.Target]; asked {
-		l.answered = true
-		e.look[ev.Target] = l
+	for _, r := range e.of[ev.Target] {
+		if l, asked := e.look[r.ID]; asked {
+			l.answered = true
+			e.look[r.ID] = l
+		}
 	}
 	if g, ok := e.world.groups[ev.Target.Group]; ok {
 		g.At = fault.Later(g.At, ev.Evidence.At)
@@ -273,6 +275,13 @@ func (e *Engine) seen(ev Seen) {
 	}
 	for _, r := range e.of[ev.Target] {
 		e.touched[r.ID] = true
+	}
+}
+
+// forgetLooks forgets when the responses to a fault requested evidence: their next requests follow at once.
+func (e *Engine) forgetLooks(t Target) {
+	for _, r := range e.of[t] {
+		delete(e.look, r.ID)
 	}
 }
 
@@ -388,7 +397,7 @@ func (e *Engine) lookAt(t Target) {
 	}()
 	s, ok := e.subject(t)
 	if !ok {
-		delete(e.look, t)
+		e.forgetLooks(t)
 		for _, p := range e.policies {
 			delete(e.said, saidKey{p.Name, t})
 		}
@@ -495,7 +504,7 @@ func newTurns() turns {
 
 func (t *turns) add(node fault.NodeID, at time.Time) {
 	t.queue = append(t.queue, turned{node, at})
-	t.last[node] = at
+	t.last[node] = fault.Later(t.last[node], at)
 }
 
 // drop forgets entries from before a time.

@@ -35,8 +35,21 @@ type query struct{ end context.CancelFunc }
 type attempt struct {
 	response.Attempt
 
+	before *attempt // the one that it waits for; nil: none
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
+}
+
+// running returns the attempt itself while it runs, or else the newest earlier attempt that does. nil: none.
+func (a *attempt) running() *attempt {
+	for ; a != nil; a = a.before {
+		select {
+		case <-a.ended:
+		default:
+			return a
+		}
+	}
+	return nil
 }
 
 func newRunner(r *Responder) *runner {
@@ -52,7 +65,7 @@ func (u *runner) start(t *term, j executor.Job, led time.Time) {
 	ctx, cancel := context.WithTimeout(stopped, j.Timeout)
 	a := &attempt{Attempt: j.Attempt, cancel: stop, ended: make(chan struct{})}
 	u.mu.Lock()
-	before := u.newest[j.Response]
+	a.before = u.newest[j.Response]
 	u.newest[j.Response] = a
 	if q := u.queries[j.Response]; q != nil {
 		q.end() // the engine no longer needs the answer
@@ -65,7 +78,7 @@ func (u *runner) start(t *term, j executor.Job, led time.Time) {
 		defer stop(nil)
 		defer cancel()
 		began := time.Now()
-		res, begun := u.attempt(ctx, t, j, led, before)
+		res, begun := u.attempt(ctx, t, j, led, a.before)
 		u.r.cfg.Metrics.ended(j, res, time.Since(began), begun)
 		if begun {
 			u.r.at(failpoint.ResponderEnded)
@@ -92,6 +105,9 @@ func (u *runner) end(a *attempt) {
 	defer u.mu.Unlock()
 	if u.newest[a.Response] == a {
 		delete(u.newest, a.Response)
+		if before := a.before.running(); before != nil { // a did not begin because of it, and neither may the next one
+			u.newest[a.Response] = before
+		}
 	}
 	u.ended()
 }
@@ -186,9 +202,9 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 		return executor.NotBegun(j, "there is no executor for %s: responses.executors of the supervisors' configuration names none",
 			j.Kind), false
 	}
-	if before != nil {
+	for b := before.running(); b != nil; b = before.running() {
 		select {
-		case <-before.ended:
+		case <-b.ended:
 		case <-ctx.Done():
 			return executor.NotBegun(j, "the previous attempt has not ended"), false
 		}

@@ -3,6 +3,7 @@ package respond
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,6 +225,54 @@ func TestOpenQueryDelaysNoAttempt(t *testing.T) {
 		}
 		if n := len(u.queries); n != 0 {
 			t.Errorf("%d queries are kept", n)
+		}
+	})
+}
+
+// TestHungAttemptDelaysAllLaterOnes: an executor ignores its context. The second attempt does not begin, and neither does the third
+// while the first one still runs.
+func TestHungAttemptDelaysAllLaterOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang, begun := make(chan struct{}), make(chan int, 8)
+		x := answers(func(_ context.Context, j executor.Job) executor.Result {
+			begun <- j.Attempt.Attempt
+			if j.Attempt.Attempt == 1 {
+				<-hang
+			}
+			return executor.Done("done")
+		})
+		r := &Responder{cfg: Config{Store: &answering{answer: func(int) (time.Duration, error) { return 0, nil }},
+			Metrics: NewMetrics(prometheus.NewRegistry()), Limits: response.Default(),
+			Executors: map[response.Kind]executor.Executor{response.KubernetesCordon: x}}}
+		r.queue.signal = make(chan struct{}, 1)
+		u, tm := newRunner(r), &term{ctx: t.Context()}
+		start := func(attempt int) {
+			u.start(tm, executor.Job{Effect: response.Effect{Attempt: response.Attempt{Response: "r", Attempt: attempt},
+				Kind: response.KubernetesCordon, Timeout: time.Minute}}, time.Now())
+			synctest.Wait()
+		}
+		start(1)
+		start(2)
+		time.Sleep(30 * time.Second)
+		start(3) // while the second one waits
+		time.Sleep(2 * time.Minute)
+		start(4) // after all others have ended
+		synctest.Wait()
+		if n := len(begun); n != 1 {
+			t.Errorf("%d attempts have begun while the first one runs: want 1", n)
+		}
+		close(hang)
+		u.wait(time.Hour)
+		close(begun)
+		var got []int
+		for n := range begun {
+			got = append(got, n)
+		}
+		if !slices.Equal(got, []int{1, 4}) {
+			t.Errorf("attempts %v have begun: want [1 4]", got)
+		}
+		if n := len(u.newest); n != 0 {
+			t.Errorf("%d attempts are kept", n)
 		}
 	})
 }

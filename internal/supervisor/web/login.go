@@ -53,6 +53,22 @@ func (s *Server) revoked(c pki.WebClaims) bool {
 	return s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0).Add(-listDelay))
 }
 
+// oldestList is the age from which all lists count as equally old, so that a session can still last an hour.
+const oldestList = pki.MaxWebSession - time.Hour
+
+// issued returns the time from which this replica's sessions and handovers count: when its list of revoked certificates was last known to
+// be up to date. A replica without a quorum does not get new revocations, and others must not take its word for the time since then.
+func (s *Server) issued(now time.Time) time.Time {
+	if s.cfg.QuorumAge == nil {
+		return now
+	}
+	age := s.cfg.QuorumAge()
+	if age < 0 || age > oldestList {
+		age = oldestList
+	}
+	return now.Add(-age)
+}
+
 // login exchanges a token for a session. The token is signed with a person's certificate, or by another replica
 // for a user that is logged in there.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
@@ -82,9 +98,10 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, err.Error())
 		return
 	}
-	until := min(now.Add(s.cfg.Session).Unix(), c.Until)
+	issued := s.issued(now)
+	until := min(now.Add(s.cfg.Session).Unix(), issued.Add(pki.MaxWebSession).Unix(), c.Until)
 	token, err := pki.SignWeb(s.cfg.Signer, pki.WebSession, pki.WebClaims{
-		Cluster: s.cfg.Cluster, Subject: c.Subject, ID: pki.NewWebID(), Issued: now.Unix(), Expires: until, Until: until,
+		Cluster: s.cfg.Cluster, Subject: c.Subject, ID: pki.NewWebID(), Issued: issued.Unix(), Expires: until, Until: until,
 	})
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -130,12 +147,13 @@ type elsewhere struct {
 
 func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 	now := s.cfg.Now()
+	issued := s.issued(now)
 	others := []elsewhere{}
 	if s.cfg.Peers != nil {
 		for _, p := range s.cfg.Peers() {
 			token, err := pki.SignWeb(s.cfg.Signer, pki.WebHandover, pki.WebClaims{
-				Cluster: s.cfg.Cluster, Subject: who.Subject, Audience: p.ID, ID: pki.NewWebID(), Issued: now.Unix(),
-				Expires: now.Add(pki.WebHandoverLife).Unix(), Until: who.Expires,
+				Cluster: s.cfg.Cluster, Subject: who.Subject, Audience: p.ID, ID: pki.NewWebID(), Issued: issued.Unix(),
+				Expires: issued.Add(pki.WebHandoverLife).Unix(), Until: who.Expires,
 			})
 			if err != nil {
 				refuse(w, http.StatusInternalServerError, err.Error())

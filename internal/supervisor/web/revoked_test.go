@@ -74,6 +74,12 @@ func newPair(t *testing.T) pair {
 // newPairWith returns a pair with this clock. s1 uses late as its list of revocations, or the common list if late is nil.
 func newPairWith(t *testing.T, late *pki.Registry, clock func() time.Time) pair {
 	t.Helper()
+	return newCutPair(t, late, clock, nil)
+}
+
+// newCutPair is newPairWith, where s1 has had no quorum for so long.
+func newCutPair(t *testing.T, late *pki.Registry, clock func() time.Time, cut func() time.Duration) pair {
+	t.Helper()
 	ca, err := pki.NewCA("c")
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +98,13 @@ func newPairWith(t *testing.T, late *pki.Registry, clock func() time.Time) pair 
 		if err != nil {
 			t.Fatal(err)
 		}
+		age := cut
+		if id != "s1" {
+			age = nil
+		}
 		s := New(Config{
-			Self: id, Cluster: "c", Faults: quiet{}, Responses: quiet{}, Signer: p.signer(pki.SupervisorIdentity("c", id)), Verifier: verify,
+			QuorumAge: age,
+			Self:      id, Cluster: "c", Faults: quiet{}, Responses: quiet{}, Signer: p.signer(pki.SupervisorIdentity("c", id)), Verifier: verify,
 			Session: time.Hour, Cookie: "test", Now: clock, Alive: 10 * time.Millisecond,
 			Peers: func() []Peer { return []Peer{{ID: "s2"}} },
 		})
@@ -228,6 +239,38 @@ func TestReplicaWithOldListGivesNoAccess(t *testing.T) {
 		old.Set([]pki.Denial{{Identity: ann, Before: pki.CutOff(time.Now())}})
 		if r := p.call(http.MethodGet, id, "/api/session", nil, cookie); r.StatusCode != http.StatusUnauthorized { //nolint:bodyclose // call does
 			t.Errorf("%s, with a session that began 5 s after the revocation: %d: want %d", id, r.StatusCode, http.StatusUnauthorized)
+		}
+	}
+}
+
+// TestCutOffReplicaGivesNoAccessElsewhere: a replica without a quorum does not get a revocation for hours, or has had no quorum since its
+// start. Its handovers and sessions give the revoked person no access at the other replicas, and none at this one once it has the list.
+// Other people can still log in there, and use their sessions everywhere.
+func TestCutOffReplicaGivesNoAccessElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []time.Duration{2 * time.Minute, 9 * time.Minute, 3 * time.Hour, 100 * time.Hour, -1} {
+		old := pki.NewRegistry()
+		p := newCutPair(t, old, time.Now, func() time.Duration { return cut })
+		use := func(id string, cookie *http.Cookie) int {
+			return p.call(http.MethodGet, id, "/api/session", nil, cookie).StatusCode //nolint:bodyclose // call does
+		}
+		handover, cookie := p.handover()
+		for _, id := range []string{"s1", "s2"} {
+			if code := use(id, cookie); code != http.StatusOK {
+				t.Errorf("cut off for %s: a session at %s, without a revocation: %d", cut, id, code)
+			}
+		}
+		denials := []pki.Denial{{Identity: ann, Before: pki.CutOff(time.Now().Add(-100 * time.Second))}}
+		p.registry.Set(denials)
+		if code, _ := p.login("s2", handover); code != http.StatusUnauthorized {
+			t.Errorf("cut off for %s: a handover signed 100 s after the revocation: %d: want %d", cut, code, http.StatusUnauthorized)
+		}
+		if code := use("s2", cookie); code != http.StatusUnauthorized {
+			t.Errorf("cut off for %s: a session that began 100 s after the revocation: %d: want %d", cut, code, http.StatusUnauthorized)
+		}
+		old.Set(denials)
+		if code := use("s1", cookie); code != http.StatusUnauthorized {
+			t.Errorf("cut off for %s: the same at the replica itself, with the list: %d: want %d", cut, code, http.StatusUnauthorized)
 		}
 	}
 }

@@ -57,6 +57,9 @@ type Config struct {
 	// Peers returns the other replicas with pages; nil: there are none.
 	Peers   func() []Peer
 	Session time.Duration // life of a session
+	// QuorumAge returns the time since this replica last reached a quorum: its list of revoked certificates may be that old. -1: never since
+	// it started; nil: it reaches one all the time.
+	QuorumAge func() time.Duration
 	// Used is the file of used logins; empty: they are remembered until the process ends.
 	Used string
 	// Secure: the page is served by TLS, and browsers send its cookie over TLS only.

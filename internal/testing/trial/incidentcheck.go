@@ -121,7 +121,7 @@ func (r *runner) judgeIncidents(ctx context.Context, round Round, before map[str
 	r.mu.Lock()
 	faults := slices.Clone(r.truth.faults)
 	r.mu.Unlock()
-	score := IncidentRound{Want: Roots(r.o.Dims, r.racks, faults, nil)}
+	score := IncidentRound{Dims: r.o.Dims, Want: Roots(r.o.Dims, r.racks, faults, nil)}
 	for _, f := range faults {
 		score.Kinds = append(score.Kinds, injected{Fault: f}.label())
 	}

@@ -168,6 +168,20 @@ func cable(dims grid.Dims, at grid.Coord, d grid.Direction) string {
 	return NodeID(at) + "/link/" + d.String()
 }
 
+// cablesOf reports whether the roots are cables of the node that another root names.
+func cablesOf(dims grid.Dims, roots []string, root string) bool {
+	id, ok := strings.CutSuffix(root, "/node")
+	at, err := grid.ParseCoord(strings.ReplaceAll(strings.TrimPrefix(id, "n"), "-", ","))
+	if !ok || err != nil {
+		return false
+	}
+	var cables []string
+	for _, d := range dims.LinksOf(at) {
+		cables = append(cables, cable(dims, at, d))
+	}
+	return !slices.ContainsFunc(roots, func(r string) bool { return !slices.Contains(cables, r) })
+}
+
 // RootOf names the root cause of an incident as Roots does.
 func RootOf(dims grid.Dims, in *lofamov1.Incident) string {
 	if in.GetGroup() != "" {
@@ -224,6 +238,7 @@ func (s *IncidentScore) kind(name string) *KindScore {
 
 // IncidentRound holds the result of one round of faults.
 type IncidentRound struct {
+	Dims  grid.Dims
 	Kinds []string // of its faults
 	// Want and Open are the root causes of the faults, and those of the incidents that were not CLOSED at the end.
 	Want, Open []string
@@ -244,8 +259,7 @@ func (s *IncidentScore) Add(r IncidentRound) (bad []string) {
 	}
 	missed := slices.DeleteFunc(slices.Clone(r.Want), func(root string) bool { return slices.Contains(r.Open, root) })
 	spurious := slices.DeleteFunc(slices.Clone(r.Open), func(root string) bool { return slices.Contains(r.Want, root) })
-	cables := !slices.ContainsFunc(missed, func(root string) bool { return !strings.Contains(root, "/link/") })
-	if cables && len(missed) == 2 && len(spurious) == 1 && strings.HasSuffix(spurious[0], "/node") {
+	if len(missed) == 2 && len(spurious) == 1 && cablesOf(r.Dims, missed, spurious[0]) {
 		s.Merged++ // two cables of one node: the map blames the node
 		missed, spurious = nil, nil
 	}

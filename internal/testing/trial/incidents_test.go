@@ -79,6 +79,10 @@ func TestRootOfIncident(t *testing.T) {
 
 func TestIncidentScoreFindsDifferences(t *testing.T) {
 	var s IncidentScore
+	dims := grid.Dims{X: 4, Y: 4, Z: 1}
+	merged := func(open string, want ...string) IncidentRound {
+		return IncidentRound{Dims: dims, Kinds: []string{"a", "b"}, Want: want, Open: []string{open}, Opened: 1}
+	}
 	for _, tc := range []struct {
 		round                    IncidentRound
 		missed, spurious, merged int
@@ -87,7 +91,11 @@ func TestIncidentScoreFindsDifferences(t *testing.T) {
 		{IncidentRound{Kinds: []string{"a"}, Want: []string{"n/x"}}, 1, 0, 0},
 		{IncidentRound{Kinds: []string{"a"}, Want: []string{"n/x"}, Open: []string{"m/x", "n/x"}, Opened: 2, Ever: 2, Most: 2}, 0, 1, 0},
 		{IncidentRound{Kinds: []string{"a"}, Want: []string{"n/x"}, Open: []string{"n/x"}, Opened: 3, Ever: 4, Most: 3}, 0, 2, 0},
-		{IncidentRound{Kinds: []string{"a", "b"}, Want: []string{"n/link/X+", "n/link/Y+"}, Open: []string{"n/node"}, Opened: 1}, 0, 0, 1},
+		{merged("n1-0-0/node", "n1-0-0/link/X+", "n1-0-0/link/Y+"), 0, 0, 1},
+		{merged("n0-0-0/node", "n0-3-0/link/Y+", "n3-0-0/link/X+"), 0, 0, 1},
+		{merged("n1-0-0/node", "n1-0-0/link/X+", "n2-0-0/link/Y+"), 2, 1, 0},
+		{merged("n3-3-0/node", "n1-0-0/link/X+", "n1-0-0/link/Y+"), 2, 1, 0},
+		{merged("label/rack=r0/node", "n1-0-0/link/X+", "n1-0-0/link/Y+"), 2, 1, 0},
 		{IncidentRound{Kinds: []string{"a", "b"}, Want: []string{"n/host", "n/link/Y+"}, Open: []string{"n/node"}, Opened: 1}, 2, 1, 0},
 	} {
 		was := s
@@ -98,7 +106,7 @@ func TestIncidentScoreFindsDifferences(t *testing.T) {
 				tc.spurious, tc.merged)
 		}
 	}
-	if k := s.Kinds[0]; s.Rounds != 6 || s.Faults != 8 || s.Several != 2 || k.Faults != 6 || k.Alone != 4 || k.Wrong != 4 || k.Most != 3 ||
+	if k := s.Kinds[0]; s.Rounds != 10 || s.Faults != 16 || s.Several != 6 || k.Faults != 10 || k.Alone != 4 || k.Wrong != 7 || k.Most != 3 ||
 		k.Opened != 4 {
 		t.Errorf("%+v of %+v", k, s)
 	}

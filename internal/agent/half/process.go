@@ -100,8 +100,12 @@ func LacksRealtime(s Scheduling, preset string) bool {
 	return err == nil && attr.Policy != unix.SCHED_FIFO
 }
 
-// TuneDaemon limits a recovery daemon to one thread that runs Go code: two would wake each other at each check of the halves.
+// TuneDaemon limits a recovery daemon to one thread that runs Go code, because two would wake each other at each check of the halves,
+// and to a heap as small as that of a half.
 func TuneDaemon() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(steadyGC)
+	}
 	if os.Getenv(goThreads) == "" {
 		runtime.GOMAXPROCS(1)
 	}

@@ -77,20 +77,14 @@ func newNodeFilter(req *lofamov1.ListNodesRequest) (f nodeFilter, err error) {
 // positions returns the positions, from one on, of the selected nodes: the rank for nodes with a place, followed by
 // the spares.
 func (f *nodeFilter) positions(s snapshot, from int) []int {
+	if f.notNormal {
+		return slices.DeleteFunc(s.notNormal(), func(pos int) bool { return pos < from || !f.keeps(s, pos) })
+	}
 	var out []int
-	add := func(pos int) {
-		if pos >= from && f.keeps(s, pos) {
+	for pos := from; pos < s.size(); pos++ {
+		if f.keeps(s, pos) {
 			out = append(out, pos)
 		}
-	}
-	if f.notNormal {
-		for _, rank := range s.notNormal() {
-			add(rank)
-		}
-		return out
-	}
-	for pos := from; pos < s.size(); pos++ {
-		add(pos)
 	}
 	return out
 }

@@ -112,7 +112,7 @@ func (s snapshot) warnings() map[int][]*lofamov1.Warning {
 
 // notNormal returns the ranks of nodes that are not NORMAL, or have a warning or a SICK or FAILED component.
 func (s snapshot) notNormal() []int {
-	out := slices.Collect(s.NotNormal())
+	out := slices.AppendSeq(make([]int, 0, s.Counts().NotNormal+len(s.Warnings)), s.NotNormal())
 	n := len(out)
 	for _, w := range s.Warnings {
 		if rank, ok := s.Rank(w.Node); ok {

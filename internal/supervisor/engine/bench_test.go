@@ -44,8 +44,8 @@ var ownComponents = []fault.Component{
 	fault.ComponentPeripheral1, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
 }
 
-// leadBig returns an engine that leads a torus of 512 nodes, with three etcd members on disk.
-func leadBig(b *testing.B) (*Engine, Config) {
+// leadBig returns an engine that leads, configured by spoil, with three etcd members on disk.
+func leadBig(b *testing.B, spoil func(*Config)) (*Engine, Config) {
 	b.Helper()
 	etcd := supervisortest.NewEtcd(b, 3)
 	client := etcd.Members[0].Client()
@@ -57,7 +57,7 @@ func leadBig(b *testing.B) (*Engine, Config) {
 		b.Fatal(err)
 	}
 	cfg := testConfig(newBox())
-	big(grid.Dims{X: 8, Y: 8, Z: 8})(&cfg)
+	spoil(&cfg)
 	e := New(cfg, store.NewEtcd(client, store.Options{MaxOps: embedded.MaxTxnOps, KeepEvents: 1 << 30}))
 	ended := make(chan error, 1)
 	go func() {
@@ -91,7 +91,7 @@ func BenchmarkCommit(b *testing.B) {
 }
 
 func benchmarkCommit(b *testing.B, standing int) {
-	e, cfg := leadBig(b)
+	e, cfg := leadBig(b, big(grid.Dims{X: 8, Y: 8, Z: 8}))
 	ids, done := cfg.Names.All(), make(acked, 1)
 	seqs := make([]fault.Seq, len(ids))
 	report := func(node int, st fault.State) time.Duration {
@@ -131,7 +131,7 @@ func BenchmarkChanges(b *testing.B) {
 }
 
 func benchmarkChanges(b *testing.B, together int) {
-	e, cfg := leadBig(b)
+	e, cfg := leadBig(b, big(grid.Dims{X: 8, Y: 8, Z: 8}))
 	ids, sum := cfg.Names.All(), new(counter)
 	seqs := make([]fault.Seq, len(ids))
 	changes, sent := 0, int64(0)

@@ -32,8 +32,7 @@ longest times from a failure to its commit in the fault map, computed from these
 		all = append(all, p)
 	}
 	keys := reflect.TypeFor[config.PeriodsOverride]()
-	for i := range keys.NumField() {
-		f := keys.Field(i)
+	for f := range keys.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		fmt.Fprintf(&b, "| `%s` |", key)
 		for _, p := range all {

@@ -48,6 +48,7 @@ func TestEmulatedNodesLookRealToSupervisors(t *testing.T) {
 		t.Fatalf("%d batches COMMITTED: %v", done, err)
 	}
 	victim := 13
+	noDigestAccusesBefore(ctx, t, f, map[int]bool{victim: true})
 	deaths, err := f.Die(ctx, []int{victim}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -66,5 +67,31 @@ func TestEmulatedNodesLookRealToSupervisors(t *testing.T) {
 	}
 	if c := f.Wire(); c.Answered == 0 || c.Unreadable > 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// noDigestAccusesBefore checks that no digest accuses the nodes that are about to die, after the accusations are signed.
+func noDigestAccusesBefore(ctx context.Context, t *testing.T, f *Fleet, victims map[int]bool) {
+	t.Helper()
+	accusers, _, err := f.accusers(victims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := uint64(len(f.Nodes()) - len(accusers))
+	for end := f.Wire().Answered + 3*others; f.Wire().Answered < end; {
+		select {
+		case <-ctx.Done():
+			t.Fatal("no digests:", ctx.Err())
+		case <-time.After(step):
+		}
+	}
+	r, err := f.Client().ListNodes(ctx, &lofamov1.ListNodesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range r.GetNodes() {
+		if n.GetState() != lofamov1.State_NORMAL {
+			t.Errorf("%s is %s before anything has died", n.GetId(), n.GetState())
+		}
 	}
 }

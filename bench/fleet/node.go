@@ -29,7 +29,8 @@ type Node struct {
 	first  int          // it reports to count supervisors from this one on
 	count  int
 	dead   atomic.Bool
-	agent  *Agent // nil: its place and its peers never change
+	signed atomic.Bool // it has signed an accusation that is not sent yet
+	agent  *Agent      // nil: its place and its peers never change
 
 	mu      sync.Mutex
 	epoch   fault.Epoch
@@ -187,10 +188,12 @@ func (n *Node) State(c fault.Component, s fault.State) (*Batch, error) {
 	return n.seal([]fault.Report{n.report(false, []fault.Observation{o})}, 1)
 }
 
-// Accuse signs the node's report that its links to others have fallen silent.
+// Accuse signs the node's report that its links to others have fallen silent. Until it is sent, the node sends no digest,
+// which would accuse them too early.
 func (n *Node) Accuse(silent time.Duration, dead func(rank int) bool) (*Batch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.signed.Store(true)
 	var obs []fault.Observation
 	for _, p := range n.peers {
 		if dead(p.rank) {

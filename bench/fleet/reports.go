@@ -66,6 +66,7 @@ func (w *wire) launch(b *Batch, done func(time.Duration)) error {
 	w.mu.Lock()
 	w.pending[b.node] = append(w.pending[b.node], fl)
 	w.mu.Unlock()
+	b.node.signed.Store(false)
 	return w.send(b.node, w.f.targets[fl.target], b.data)
 }
 

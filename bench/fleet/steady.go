@@ -8,7 +8,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Steady sends every living node's digests until it is stopped, spread evenly over the digest period.
+// Steady sends every living node's digests until it is stopped, spread evenly over the digest period. A node that has signed an
+// accusation sends none until the accusation is sent.
 type Steady struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -47,7 +48,7 @@ func (s *Steady) run(ctx context.Context, f *Fleet) error {
 		for ; sent < due; sent++ {
 			rank := sent % len(f.nodes)
 			n := f.nodes[rank]
-			if n.dead.Load() || rank >= joined {
+			if n.dead.Load() || n.signed.Load() || rank >= joined {
 				continue
 			}
 			if err := f.speak(n); err != nil {

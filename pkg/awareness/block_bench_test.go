@@ -17,10 +17,12 @@ func BenchmarkBlockDeath(b *testing.B) {
 				b.StopTimer()
 				w := blockWorld(b, dims)
 				b.StartTimer()
-				took, steps, groups := dieInWorld(w, 10)
-				b.ReportMetric(float64(took.Milliseconds()), "virtual-ms")
-				b.ReportMetric(float64(steps), "steps")
-				b.ReportMetric(float64(groups), "group-changes")
+				d := dieInWorld(w, 10)
+				b.ReportMetric(float64(d.took.Milliseconds()), "virtual-ms")
+				b.ReportMetric(float64(d.steps), "steps")
+				b.ReportMetric(float64(d.groups), "group-changes")
+				b.ReportMetric(float64(d.whole), "challenges")
+				b.ReportMetric(float64(d.relayed), "relayed")
 			}
 		})
 	}
@@ -46,8 +48,16 @@ func blockWorld(tb testing.TB, dims grid.Dims) *world {
 	return w
 }
 
+// blockDeath is what the death of a block took until its group stood.
+type blockDeath struct {
+	took          time.Duration
+	steps, groups int
+	whole         int // challenges by all rails
+	relayed       int // requests to neighbours to pass them on
+}
+
 // dieInWorld kills the cube with the given edge and advances time until the group stands.
-func dieInWorld(w *world, edge int) (took time.Duration, steps, groups int) {
+func dieInWorld(w *world, edge int) (d blockDeath) {
 	start := w.now
 	within := func(c grid.Coord) bool { return c.X < edge && c.Y < edge && c.Z < edge }
 	for r := range w.dims.Nodes() {
@@ -60,14 +70,22 @@ func dieInWorld(w *world, edge int) (took time.Duration, steps, groups int) {
 			}
 		}
 	}
-	w.log = func(_ time.Time, out Output) { groups += len(out.Groups) }
-	for groups == 0 && w.now.Sub(start) < 5*time.Second {
+	w.log = func(_ time.Time, out Output) {
+		d.groups += len(out.Groups)
+		for _, c := range out.Challenges {
+			if !c.Again {
+				d.whole++
+			}
+			d.relayed += len(c.Via)
+		}
+	}
+	for d.groups == 0 && w.now.Sub(start) < 5*time.Second {
 		next := w.wake
 		if len(w.queue) > 0 && w.queue[0].at.Before(next) {
 			next = w.queue[0].at
 		}
 		w.now = next
-		steps++
+		d.steps++
 		if len(w.queue) > 0 && !w.queue[0].at.After(w.now) {
 			ev := w.queue[0].ev
 			w.queue = w.queue[1:]
@@ -76,19 +94,24 @@ func dieInWorld(w *world, edge int) (took time.Duration, steps, groups int) {
 		}
 		w.step(Tick{})
 	}
-	return w.now.Sub(start), steps, groups
+	d.took = w.now.Sub(start)
+	return d
 }
 
 // TestBlockIsOneGroup checks that the group appears once, with all its members, within the bound for single witnesses
 // and one wait for the verdicts to settle.
 func TestBlockIsOneGroup(t *testing.T) {
 	w := blockWorld(t, grid.Dims{X: 13, Y: 13, Z: 13})
-	took, _, groups := dieInWorld(w, 10)
+	d := dieInWorld(w, 10)
 	gs := w.m.Groups()
-	if groups != 1 || len(gs) != 1 || len(gs[0].Members) != 1000 || gs[0].Inferred != 512 || gs[0].ID != "block/0,0,0..9,9,9" {
-		t.Fatalf("%d changes of groups: %d stand", groups, len(gs))
+	if d.groups != 1 || len(gs) != 1 || len(gs[0].Members) != 1000 || gs[0].Inferred != 512 || gs[0].ID != "block/0,0,0..9,9,9" {
+		t.Fatalf("%d changes of groups: %d stand", d.groups, len(gs))
 	}
-	if limit := w.cfg.ChallengeSingle + 2*w.cfg.ChallengeNode; took > limit {
-		t.Errorf("it took %s, want at most %s", took, limit)
+	if limit := w.cfg.ChallengeSingle + 2*w.cfg.ChallengeNode; d.took > limit {
+		t.Errorf("it took %s, want at most %s", d.took, limit)
+	}
+	// Every challenge costs a signature at each supervisor, and every request to a neighbour a datagram.
+	if d.whole < 2*1000 || d.whole > 3*1000 || d.relayed > 10*1000 {
+		t.Errorf("%d challenges by all rails, want 2 to 3 for each of the dead; %d requests to neighbours, want at most 10", d.whole, d.relayed)
 	}
 }

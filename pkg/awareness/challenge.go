@@ -8,6 +8,7 @@ import (
 
 const (
 	maxChallenges = 8  // in one round by all rails: a node that answers none of them is not challenged again unprovoked
+	wholeRails    = 2  // in one round by all rails at least, however many nodes are accused; more as far as affords allows
 	maxNonces     = 48 // stored per node; older challenges can no longer be answered
 	maxExtensions = 3  // of a round by fresh reports of the accused, so that delayed reports win little time
 	repeatBurst   = 64
@@ -196,9 +197,11 @@ func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.T
 func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	r := &m.suspicionOf(n).rounds[k]
 	switch {
-	case !now.Before(r.whole):
+	case !now.Before(r.whole) && (r.sent < wholeRails || affords(&m.wholes, now)):
 		m.askWhole(n, k, now)
 		return
+	case !now.Before(r.whole):
+		r.whole = m.caughtUp(now.Add(m.wait(k)))
 	case affords(&m.spent, now):
 		m.challenge(n, k, true, now)
 	default:
@@ -229,9 +232,9 @@ func (m *Machine) NotAsked(c Challenge) {
 	}
 }
 
-// affords limits repeated challenges and challenges to nodes in doubt: repeatBurst at once, then one every repeatEvery.
-// spent is the time until which the budget is used. Each challenge costs a signature, and when hundreds of nodes are
-// accused at once, bad interfaces are not the reason.
+// affords limits repeated challenges, those by all rails after the first two of a round, those through neighbours that owe an answer
+// themselves, and challenges to nodes in doubt: of each kind repeatBurst at once, then one every repeatEvery. spent is the time until which
+// the budget is used. Each challenge costs a signature, and when hundreds of nodes are accused at once, bad interfaces are not the reason.
 func affords(spent *time.Time, now time.Time) bool {
 	if *spent = fault.Later(*spent, now); spent.Sub(now) >= repeatBurst*repeatEvery {
 		return false
@@ -286,19 +289,30 @@ func (m *Machine) challenge(n *node, h fault.Half, again bool, now time.Time) {
 	m.out.Challenges = append(m.out.Challenges, ch)
 }
 
-// via returns the neighbours that may forward a challenge, those that do not accuse the node first.
+// via returns the neighbours that may forward a challenge, those that do not accuse the node first. While hundreds
+// of nodes are accused, as in a block of dead nodes, neighbours that owe an answer themselves are left out if there are others.
 func (m *Machine) via(n *node, now time.Time) []fault.NodeID {
-	var friends, accusers []fault.NodeID
+	var friends, accusers []*node
 	for _, nb := range n.neighbours {
 		switch {
 		case !m.witness(nb.node, now) || !m.current(nb.node, fault.HalfHost, now):
 		case m.hearsNothing(nb, now):
-			accusers = append(accusers, nb.node.id)
+			accusers = append(accusers, nb.node)
 		default:
-			friends = append(friends, nb.node.id)
+			friends = append(friends, nb.node)
 		}
 	}
-	return append(friends, accusers...)
+	var all, quiet []fault.NodeID // quiet: those that owe no answer
+	for _, nb := range append(friends, accusers...) {
+		all = append(all, nb.id)
+		if !nb.rounds[0].open || nb.answered(0) {
+			quiet = append(quiet, nb.id)
+		}
+	}
+	if len(quiet) == 0 || len(quiet) == len(all) || affords(&m.relays, now) {
+		return all
+	}
+	return quiet
 }
 
 // answered processes an answer. It counts only if it echoes a stored challenge and comes from a half that the challenge

@@ -17,7 +17,7 @@ GRPCURL_VERSION := v1.9.3
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/program.version=$(VERSION)
 # Our programs. grpcnotrace leaves out gRPC's trace pages: their templates call methods by name, so the linker had to keep every method. Without
-# a libc, one package runs on every distribution. The three processes of a node share 5 MB less.
+# a libc, one package runs on every distribution. Together, the three processes of a node take 5 MB less.
 BUILD := CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)'
 # A test that hangs is a failure with stacks, not a wait.
 TEST_TIMEOUT := 30m

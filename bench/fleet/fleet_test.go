@@ -78,7 +78,7 @@ func noDigestAccusesBefore(ctx context.Context, t *testing.T, f *Fleet, victims 
 		t.Fatal(err)
 	}
 	others := uint64(len(f.Nodes()) - len(accusers))
-	for end := f.Wire().Answered + 3*others; f.Wire().Answered < end; {
+	for end := f.Wire().Answered + 2*others; f.Wire().Answered < end; {
 		select {
 		case <-ctx.Done():
 			t.Fatal("no digests:", ctx.Err())

@@ -13,11 +13,11 @@ import (
 const (
 	mostGC  = 100 // percent, as in GOGC: Go's default
 	leastGC = 25
-	// collectEvery is how far apart collections may be; if they would be more frequent, the heap may grow up to mostGC.
+	// collectEvery is the desired interval between collections. To reach it, the heap may grow by up to mostGC percent.
 	collectEvery = 10 * time.Second
 	// leastRoom lets a small heap grow as it would by default.
 	leastRoom = 128 << 20
-	// calmTime is how long little must have been allocated until the heap may grow less.
+	// calmTime is the number of seconds with few allocations after which the limit of the heap's growth falls.
 	calmTime = 30
 )
 

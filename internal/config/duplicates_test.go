@@ -51,8 +51,8 @@ func TestAddressGivenTwiceIsNamed(t *testing.T) {
 	}
 }
 
-// TestNoticeIsNamedAndDoesNotKeepFromStart: earlier versions accepted the label.
-func TestNoticeIsNamedAndDoesNotKeepFromStart(t *testing.T) {
+// TestIgnoredLabelIsReportedAndDoesNotPreventStart: earlier versions accepted the label notice.
+func TestIgnoredLabelIsReportedAndDoesNotPreventStart(t *testing.T) {
 	s := goodSupervisor(t)
 	s.Responses.Executors.Alertmanager = &Alertmanagers{URLs: []string{"http://127.0.0.1:1"}, Labels: map[string]string{"notice": "x"}}
 	if err := s.Validate(); err != nil {

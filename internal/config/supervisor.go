@@ -246,7 +246,8 @@ type EtcdConfig struct {
 	InitialCluster string `json:"initialCluster,omitempty"`
 	// ClusterState is new or existing. Default new.
 	ClusterState string `json:"clusterState,omitempty"`
-	// CompactionRetention is the retention time of old revisions; after 300000 changed keys it is a minute. 1m to 168h. Default 1h.
+	// CompactionRetention is the retention time of old revisions. After 300000 changed keys, revisions older than a minute
+	// are removed earlier. 1m to 168h. Default 1h.
 	CompactionRetention Duration `json:"compactionRetention"`
 	// QuotaBytes bounds the store's size. 16 MiB to 8 GiB. Default 1 GiB.
 	QuotaBytes int64 `json:"quotaBytes"`

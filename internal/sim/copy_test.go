@@ -11,7 +11,7 @@ import (
 )
 
 // TestResumedHalfKnowsItsBroadcasts: a DNP half that resumes from its copy goes on from the number of its last broadcast, as the daemon's
-// does. Otherwise it takes its own broadcast that comes back for a neighbour's invention.
+// does. Otherwise, when its own broadcast comes back, it takes it for one that a neighbour forged.
 func TestResumedHalfKnowsItsBroadcasts(t *testing.T) {
 	w, err := New(Config{Dims: grid.Dims{X: 2, Y: 2, Z: 1}, Periods: preset(t, config.PresetDefault), Seed: 1})
 	if err != nil {

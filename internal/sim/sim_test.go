@@ -105,7 +105,7 @@ func TestScriptRefusesUnknownLines(t *testing.T) {
 	}
 }
 
-// TestLeaderKnowsDefaultLinkGrace: the leader waits for the first words of a DNP half as long as the half does.
+// TestLeaderKnowsDefaultLinkGrace: the leader assumes the same default grace period for links as a DNP half.
 func TestLeaderKnowsDefaultLinkGrace(t *testing.T) {
 	if awareness.DefaultLinkGrace != dnpcore.DefaultLinkGrace {
 		t.Errorf("the leader assumes %s, want %s", awareness.DefaultLinkGrace, dnpcore.DefaultLinkGrace)

@@ -8,7 +8,7 @@ import (
 
 const (
 	maxChallenges = 8  // in one round by all rails: a node that answers none of them is not challenged again unprovoked
-	wholeRails    = 2  // in one round by all rails at least, however many nodes are accused; more as far as affords allows
+	wholeRails    = 2  // in one round by all rails, however many nodes are accused; affords limits further ones
 	maxNonces     = 48 // stored per node; older challenges can no longer be answered
 	maxExtensions = 3  // of a round by fresh reports of the accused, so that delayed reports win little time
 	repeatBurst   = 64
@@ -58,7 +58,7 @@ type round struct {
 	next  time.Time // when to challenge again
 	due   time.Time // deadline for an answer; a verdict may fall once all arrivals up to then are processed
 	waits int       // factor for the wait for an answer, in due
-	sent  int       // challenges by all rails
+	sent  int       // challenges by all rails, with those that the budget has prevented
 	whole time.Time // when to challenge by all rails again; until then directly only
 	// extended counts how often a fresh report of the accused restarted the wait.
 	extended int
@@ -73,8 +73,8 @@ type round struct {
 	owes time.Time // when a mute node began to owe a sign of life
 	// shared reports that neighbours are mute as well: the set is judged as a whole.
 	shared bool
-	// awaits is when silence towards a mute node no longer waits for a witness in its grace period; zero: there is none. See
-	// awaitWitnesses.
+	// awaits is when the wait for a witness in its grace period ends; until then no link is blamed for the mute node's silence.
+	// Zero: there is no such witness. See awaitWitnesses.
 	awaits time.Time
 }
 
@@ -200,7 +200,8 @@ func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	case !now.Before(r.whole) && (r.sent < wholeRails || affords(&m.wholes, now)):
 		m.askWhole(n, k, now)
 		return
-	case !now.Before(r.whole):
+	case !now.Before(r.whole): // it counts, so that the round ends
+		r.sent++
 		r.whole = m.caughtUp(now.Add(m.wait(k)))
 	case affords(&m.spent, now):
 		m.challenge(n, k, true, now)
@@ -232,9 +233,9 @@ func (m *Machine) NotAsked(c Challenge) {
 	}
 }
 
-// affords limits repeated challenges, those by all rails after the first two of a round, those through neighbours that owe an answer
-// themselves, and challenges to nodes in doubt: of each kind repeatBurst at once, then one every repeatEvery. spent is the time until which
-// the budget is used. Each challenge costs a signature, and when hundreds of nodes are accused at once, bad interfaces are not the reason.
+// affords reports whether a budget allows one more challenge, and takes it from the budget. Three kinds of challenges each have a budget:
+// direct repeats, challenges by all rails after the first two of a round, and challenges to nodes in doubt. A budget allows repeatBurst at once, then one every repeatEvery. spent is the time until which it is used.
+// Each challenge costs a signature, and when hundreds of nodes are accused at once, bad interfaces are not the reason.
 func affords(spent *time.Time, now time.Time) bool {
 	if *spent = fault.Later(*spent, now); spent.Sub(now) >= repeatBurst*repeatEvery {
 		return false
@@ -289,30 +290,19 @@ func (m *Machine) challenge(n *node, h fault.Half, again bool, now time.Time) {
 	m.out.Challenges = append(m.out.Challenges, ch)
 }
 
-// via returns the neighbours that may forward a challenge, those that do not accuse the node first. While hundreds
-// of nodes are accused, as in a block of dead nodes, neighbours that owe an answer themselves are left out if there are others.
+// via returns the neighbours that may forward a challenge, those that do not accuse the node first.
 func (m *Machine) via(n *node, now time.Time) []fault.NodeID {
-	var friends, accusers []*node
+	var friends, accusers []fault.NodeID
 	for _, nb := range n.neighbours {
 		switch {
 		case !m.witness(nb.node, now) || !m.current(nb.node, fault.HalfHost, now):
 		case m.hearsNothing(nb, now):
-			accusers = append(accusers, nb.node)
+			accusers = append(accusers, nb.node.id)
 		default:
-			friends = append(friends, nb.node)
+			friends = append(friends, nb.node.id)
 		}
 	}
-	var all, quiet []fault.NodeID // quiet: those that owe no answer
-	for _, nb := range append(friends, accusers...) {
-		all = append(all, nb.id)
-		if !nb.rounds[0].open || nb.answered(0) {
-			quiet = append(quiet, nb.id)
-		}
-	}
-	if len(quiet) == 0 || len(quiet) == len(all) || affords(&m.relays, now) {
-		return all
-	}
-	return quiet
+	return append(friends, accusers...)
 }
 
 // answered processes an answer. It counts only if it echoes a stored challenge and comes from a half that the challenge

@@ -161,8 +161,8 @@ func (m *Machine) judgeMutes(now time.Time) {
 	m.common.judge = again
 }
 
-// awaitWitnesses notes for the mute nodes of a set until when no link is to blame for their silence: a witness whose DNP half has just
-// started still waits for their first frames, and no other neighbour hears them.
+// awaitWitnesses sets awaits of the mute nodes in a set: until then, no link is blamed for their silence. It does so if a witness whose
+// DNP half has just started still waits for their first frames, and no neighbour hears any of them.
 func (m *Machine) awaitWitnesses(set []*node, now time.Time) {
 	var until time.Time
 	heard := false

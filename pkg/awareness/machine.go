@@ -27,7 +27,6 @@ type Machine struct {
 	serial  uint64    // of the newest challenge
 	spent   time.Time // until when the budget for repeated challenges is used
 	wholes  time.Time // the same for later challenges by all rails
-	relays  time.Time // the same for challenges through neighbours that owe an answer themselves
 	doubts  time.Time // the same for nodes in doubt while the shell is behind
 	started time.Time // when this leader took over
 	now     time.Time // of this step: time never goes back

@@ -29,9 +29,9 @@ spec:
   steps: [{name: taint, executor: kubernetes.taint, parameters: {key: k, value: v, effect: NoSchedule}}]
 `
 
-// TestOldEvidenceIsRequestedLessAndLess: the newest evidence of a fault is too old for one policy and new enough for another, which waits
-// for something else. The engine requests newer evidence less and less often, and records that the first one waits for it.
-func TestOldEvidenceIsRequestedLessAndLess(t *testing.T) {
+// TestRequestsForNewerEvidenceBackOff: the newest evidence of a fault is too old for policy fresh. It is new enough for policy any, which
+// waits for another reason. The engine requests newer evidence at growing intervals, and records that policy fresh waits for it.
+func TestRequestsForNewerEvidenceBackOff(t *testing.T) {
 	cfg := quick()
 	cfg.MaxPerDomain = 1
 	l := newLab(t, cfg, grid.Dims{X: 4, Y: 4, Z: 4}, parsed(t, []byte(twoAges))...)

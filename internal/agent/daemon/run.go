@@ -206,12 +206,14 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	return d.inPlace(serving, d.serve)
 }
 
-// Final reports whether a daemon that ended with err should stay down until a person starts it: its configuration is refused, no file
-// was unreadable, which may change, and there is no half that the next daemon would adopt. only is the only half of the daemon; 0: both.
+// Final reports whether a daemon that ended with err should stay down until a person starts it. That is so if its configuration is
+// refused, no file that it names is the reason, and no half runs that the next daemon would adopt. A file may be replaced, so a restart
+// may help. only is the half that the daemon looks after; 0 means both.
 func Final(err error, stateDir string, only fault.Half) bool {
 	_, refused := errors.AsType[*half.ConfigError](err)
 	_, system := errors.AsType[unix.Errno](err)
-	return refused && !system && !goesOn(stateDir, RunConfig{Half: only}.halves())
+	_, file := errors.AsType[*half.FileError](err)
+	return refused && !system && !file && !goesOn(stateDir, RunConfig{Half: only}.halves())
 }
 
 // goesOn reports whether the daemon of these halves replaces one that was not asked to stop, or finds a half that another process

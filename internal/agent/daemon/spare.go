@@ -266,14 +266,14 @@ func newSpare(d *daemon) (*spare, error) {
 	}
 	var err error
 	if s.signer, err = half.LoadSigner(cfg, fault.HalfDNP); err != nil {
-		return nil, &half.ConfigError{Err: err}
+		return nil, half.RefusedFile(err)
 	}
 	if s.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
-		return nil, &half.ConfigError{Err: err}
+		return nil, half.RefusedFile(err)
 	}
 	host, err := half.LoadSigner(cfg, fault.HalfHost)
 	if err != nil {
-		return nil, &half.ConfigError{Err: err}
+		return nil, half.RefusedFile(err)
 	}
 	for h, signer := range map[fault.Half]*pki.Signer{fault.HalfHost: host, fault.HalfDNP: s.signer} {
 		r := half.NewRenewer(d.log, fault.Origin{Node: cfg.Node, Half: h}, cfg.StateDir, signer, s.verifier)

@@ -31,6 +31,18 @@ type ConfigError struct{ Err error }
 
 func (e *ConfigError) Error() string { return e.Err.Error() }
 
+// FileError is the reason of a refusal that lies in a file that the configuration names: a certificate, a key, an authority. The file may be
+// replaced while the configuration stays, so a later start may succeed.
+type FileError struct{ Err error }
+
+func (e *FileError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *FileError) Unwrap() error { return e.Err }
+
+// RefusedFile wraps the error of a file that the configuration names.
+func RefusedFile(err error) error { return &ConfigError{&FileError{err}} }
+
 // InvalidConfig wraps a configuration error, so that the program exits with the code for wrong usage.
 func InvalidConfig(err error) error { return &ConfigError{fmt.Errorf("configuration: %w", err)} }
 

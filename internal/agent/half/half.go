@@ -96,11 +96,11 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 		return Common{}, err
 	}
 	if c.Signer, err = LoadSigner(cfg, half); err != nil {
-		return Common{}, &ConfigError{err}
+		return Common{}, RefusedFile(err)
 	}
 	registry := pki.NewRegistry()
 	if c.Verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster, pki.WithRegistry(registry)); err != nil {
-		return Common{}, &ConfigError{err}
+		return Common{}, RefusedFile(err)
 	}
 	c.Trust = newTrust(&c, registry)
 	if err := MakeStateDir(cfg.StateDir); err != nil {
@@ -164,7 +164,7 @@ func Check(cfg config.Agent) error {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return &ConfigError{err}
+		return RefusedFile(err)
 	}
 	return nil
 }

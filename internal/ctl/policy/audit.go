@@ -210,7 +210,7 @@ func auditVerifyCommand(a *command.App) *cobra.Command {
 		Long: `Checks each line's hash, and that each line follows the one before. The exit code is 1 when anything is wrong. With
 --hash, the last line must also have the given hash, such as one that was stored elsewhere: an attacker who can write
 all lines can forge a chain, but not one with the same last hash. Without --hash, a file without lines is in order: only
-the hash shows that lines were deleted at the end, or all of them.`,
+the hash can reveal that the last lines, or all lines, were deleted.`,
 		Example: "  lofamoctl audit verify -f audit.jsonl",
 		Args:    command.Exactly(),
 	}

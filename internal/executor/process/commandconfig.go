@@ -86,7 +86,7 @@ func placeholderNames() []string {
 	return out
 }
 
-// shells are programs that interpret an argument as code, without the version in their names.
+// shells are the names, without a version, of programs that interpret an argument as code.
 var shells = []string{"sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "ssh",
 	"awk", "gawk", "mawk", "nawk", "original-awk", "sed", "perl", "python", "pypy", "ruby", "lua", "luajit", "node", "nodejs", "php",
 	"tclsh", "expect"}

@@ -15,7 +15,8 @@ import (
 const (
 	// manyPuts is the number of keys written through this member that make a compaction due before Retention.
 	manyPuts = 300_000
-	// calmPuts is the most keys written between two looks while a compaction may begin: it would delay the commits of a busy store.
+	// calmPuts is the maximum number of keys written since the last check if a compaction is to begin: a compaction delays the commits
+	// of a busy store.
 	calmPuts = 10_000
 	// lookPeriod is the interval between looks. Revisions younger than that stay, for watches that are behind.
 	lookPeriod = time.Minute
@@ -51,7 +52,7 @@ func (c *compaction) count(ops []*etcdserverpb.RequestOp) {
 	c.puts.Add(int64(n))
 }
 
-// compactEarly looks for as long as the member runs.
+// compactEarly checks every lookPeriod whether a compaction is due, until the member stops.
 func (m *Member) compactEarly() {
 	t := time.NewTicker(lookPeriod)
 	defer t.Stop()

@@ -96,8 +96,8 @@ func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(co
 	return resp, err
 }
 
-// client returns an in-process client with guarded reads, writes and snapshots; puts counts the written keys. Its other parts, leases and
-// alarms, live in memory and in raft, which end in order by themselves.
+// client returns an in-process client with guarded reads, writes and snapshots; puts counts the written keys. The client's other
+// parts, leases and alarms, live in memory and in raft, which end in order by themselves.
 func (g *guard) client(s *etcdserver.EtcdServer, puts *compaction) *clientv3.Client {
 	c := v3client.New(s)
 	kv := v3rpc.NewQuotaKVServer(s)

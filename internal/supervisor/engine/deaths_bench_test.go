@@ -40,8 +40,8 @@ func processorTime(b *testing.B) time.Duration {
 }
 
 // BenchmarkManyDeaths measures the processor time from the accusations by the neighbours of dead nodes, scattered over 10,000, until
-// all deaths are committed: the awareness machine, incidents, and three etcd members on disk. Each iteration starts its own members, which
-// later ones run beside: use -benchtime 1x.
+// all deaths are committed: the awareness machine, incidents, and three etcd members on disk. Each iteration starts its own
+// members, which still run during later iterations: use -benchtime 1x.
 func BenchmarkManyDeaths(b *testing.B) {
 	for _, count := range []int{100, 300, 1000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {

@@ -105,7 +105,7 @@ func (u *runner) end(a *attempt) {
 	defer u.mu.Unlock()
 	if u.newest[a.Response] == a {
 		delete(u.newest, a.Response)
-		if before := a.before.running(); before != nil { // a did not begin because of it, and neither may the next one
+		if before := a.before.running(); before != nil { // a had to wait for it, so the next one must too
 			u.newest[a.Response] = before
 		}
 	}

@@ -86,15 +86,9 @@ func placeholderNames() []string {
 	return out
 }
 
-// shells are the names, without a version, of programs that interpret an argument as code.
-var shells = []string{"sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "ssh",
-	"awk", "gawk", "mawk", "nawk", "original-awk", "sed", "perl", "python", "pypy", "ruby", "lua", "luajit", "node", "nodejs", "php",
-	"tclsh", "expect"}
-
-// isShell reports whether the program of a path, such as /usr/bin/python3.13, is one of shells.
-func isShell(path string) bool {
-	return slices.Contains(shells, strings.TrimRight(filepath.Base(path), "-.0123456789"))
-}
+// shells are programs that interpret an argument as code.
+var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "perl",
+	"python", "python3", "ssh"}
 
 // validateCommands reports every invalid field of the list. It does not check the program files.
 func validateCommands(list []Command) error {
@@ -154,7 +148,7 @@ func (c Command) checkArgs(bad func(field string, given any, want string)) {
 			}
 		}
 	}
-	if len(used) > 0 && isShell(c.Path) {
+	if len(used) > 0 && slices.Contains(shells, filepath.Base(c.Path)) {
 		bad("args", "words about the attempt", "none for "+c.Path+", which reads its arguments as a program: name the program itself")
 	}
 	for k, p := range c.Parameters {

@@ -144,7 +144,8 @@ func (o *options) runCommand() *cobra.Command {
 			"gets its certificates, and a place in the torus. It needs the token only once.\n\n" +
 			"Exit codes: 0 after a stop, 1 for a failure, 2 for a refused command line or configuration. 78 is a refused\n" +
 			"configuration for which a restart cannot help: the reason lies in no certificate or other file that it names, every\n" +
-			"file could be read, and no half runs that the next daemon could adopt. The packages' units stay down after 78 until a person starts them.",
+			"file could be read, and no half runs that the next daemon could adopt. The packages' units stay down after 78\n" +
+			"until a person starts them.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			err := o.run(c.Context())

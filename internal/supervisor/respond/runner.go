@@ -65,7 +65,7 @@ func (u *runner) start(t *term, j executor.Job, led time.Time) {
 	ctx, cancel := context.WithTimeout(stopped, j.Timeout)
 	a := &attempt{Attempt: j.Attempt, cancel: stop, ended: make(chan struct{})}
 	u.mu.Lock()
-	a.before = u.newest[j.Response]
+	a.before = u.newest[j.Response].running()
 	u.newest[j.Response] = a
 	if q := u.queries[j.Response]; q != nil {
 		q.end() // the engine no longer needs the answer

@@ -234,8 +234,9 @@ func (m *Machine) NotAsked(c Challenge) {
 }
 
 // affords reports whether a budget allows one more challenge, and takes it from the budget. Three kinds of challenges each have a budget:
-// direct repeats, challenges by all rails after the first two of a round, and challenges to nodes in doubt. A budget allows repeatBurst at once, then one every repeatEvery. spent is the time until which it is used.
-// Each challenge costs a signature, and when hundreds of nodes are accused at once, bad interfaces are not the reason.
+// direct repeats, challenges by all rails after the first two of a round, and challenges to nodes in doubt. A budget allows repeatBurst at
+// once, then one every repeatEvery. spent is the time until which it is used. Each challenge costs a signature, and when hundreds of nodes
+// are accused at once, bad interfaces are not the reason.
 func affords(spent *time.Time, now time.Time) bool {
 	if *spent = fault.Later(*spent, now); spent.Sub(now) >= repeatBurst*repeatEvery {
 		return false

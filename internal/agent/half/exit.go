@@ -31,8 +31,8 @@ type ConfigError struct{ Err error }
 
 func (e *ConfigError) Error() string { return e.Err.Error() }
 
-// FileError is the reason of a refusal that lies in a file that the configuration names: a certificate, a key, an authority. The file may be
-// replaced while the configuration stays, so a later start may succeed.
+// FileError is a reason for a refusal that lies in a file that the configuration names: a certificate, a key, an authority. The file may
+// be replaced while the configuration stays, so a later start may succeed.
 type FileError struct{ Err error }
 
 func (e *FileError) Error() string { return e.Err.Error() }

@@ -344,11 +344,8 @@ func (c *child) gone(cause halfcore.Cause) error {
 	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == half.ExitRefused) {
 		err := fmt.Errorf("start the %s half: it %s", c.half, cause)
 		if cause.Code == half.ExitRefused {
-			// Without a reason now, the half has read a file that was replaced since.
-			reason := half.Check(c.d.cfg.Agent)
-			if err = errors.Join(err, reason); reason == nil {
-				err = half.RefusedFile(err)
-			}
+			// This daemon has accepted the configuration, so a file that it names is the reason. It may be whole again by now.
+			err = half.RefusedFile(errors.Join(err, half.Check(c.d.cfg.Agent)))
 		}
 		return err
 	}

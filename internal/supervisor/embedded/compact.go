@@ -31,7 +31,7 @@ type compaction struct {
 	done   int64                          // puts up to the last early compaction
 }
 
-// look returns the revision to compact now, or 0, and the puts up to it.
+// look returns the revision to compact now and the number of keys written up to that revision. It returns 0 if no compaction is due.
 func (c *compaction) look(revision int64) (compact, puts int64) {
 	before, now := c.before, c.puts.Load()
 	c.before.revision, c.before.puts = revision, now
@@ -41,15 +41,14 @@ func (c *compaction) look(revision int64) (compact, puts int64) {
 	return before.revision, before.puts
 }
 
-// count counts the keys of a transaction that has succeeded.
-func (c *compaction) count(ops []*etcdserverpb.RequestOp) {
-	n := 0
+// putsIn returns the number of keys that the operations of a transaction write.
+func putsIn(ops []*etcdserverpb.RequestOp) (n int64) {
 	for _, op := range ops {
 		if op.GetRequestPut() != nil {
 			n++
 		}
 	}
-	c.puts.Add(int64(n))
+	return n
 }
 
 // compactEarly checks every lookPeriod whether a compaction is due, until the member stops.

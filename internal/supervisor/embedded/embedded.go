@@ -160,7 +160,7 @@ func Start(cfg Config) (*Member, error) {
 		stopping: make(chan struct{}), logger: cfg.Logger,
 	}
 	m.compaction.many = manyPuts
-	m.client = g.client(e.Server, &m.compaction)
+	m.client = g.client(e.Server, &m.compaction.puts)
 	f.serve(e, ec, func(err error) { m.broken <- err })
 	m.watching.Go(m.watch)
 	m.watching.Go(m.compactEarly)

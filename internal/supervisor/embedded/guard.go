@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -98,7 +99,7 @@ func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(co
 
 // client returns an in-process client with guarded reads, writes and snapshots; puts counts the written keys. The client's other
 // parts, leases and alarms, live in memory and in raft, which end in order by themselves.
-func (g *guard) client(s *etcdserver.EtcdServer, puts *compaction) *clientv3.Client {
+func (g *guard) client(s *etcdserver.EtcdServer, puts *atomic.Int64) *clientv3.Client {
 	c := v3client.New(s)
 	kv := v3rpc.NewQuotaKVServer(s)
 	c.KV = clientv3.NewKVFromKVClient(&guardedKV{adapter.KvServerToKvClient(kv), g, kv, puts}, c)
@@ -129,7 +130,7 @@ type guardedKV struct {
 
 	g    *guard
 	kv   etcdserverpb.KVServer
-	puts *compaction // counts what is written
+	puts *atomic.Int64 // keys written
 }
 
 func (k *guardedKV) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
@@ -139,7 +140,7 @@ func (k *guardedKV) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ .
 func (k *guardedKV) Put(ctx context.Context, r *etcdserverpb.PutRequest, _ ...grpc.CallOption) (*etcdserverpb.PutResponse, error) {
 	resp, err := guarded(ctx, k.g, r, k.kv.Put)
 	if err == nil {
-		k.puts.puts.Add(1)
+		k.puts.Add(1)
 	}
 	return resp, err
 }
@@ -152,7 +153,7 @@ func (k *guardedKV) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRange
 func (k *guardedKV) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	resp, err := guarded(ctx, k.g, r, k.kv.Txn)
 	if resp.GetSucceeded() {
-		k.puts.count(r.GetSuccess())
+		k.puts.Add(putsIn(r.GetSuccess()))
 	}
 	return resp, err
 }

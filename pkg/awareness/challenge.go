@@ -197,12 +197,12 @@ func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.T
 func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	r := &m.suspicionOf(n).rounds[k]
 	switch {
-	case !now.Before(r.whole) && (r.sent < wholeRails || affords(&m.wholes, now)):
-		m.askWhole(n, k, now)
+	case !now.Before(r.whole):
+		if r.sent < wholeRails || affords(&m.wholes, now) {
+			m.challenge(n, k, false, now)
+		}
+		m.countWhole(r, k, now) // one that the budget prevents too, so that the round ends
 		return
-	case !now.Before(r.whole): // it counts, so that the round ends
-		r.sent++
-		r.whole = m.caughtUp(now.Add(m.wait(k)))
 	case affords(&m.spent, now):
 		m.challenge(n, k, true, now)
 	default:
@@ -216,6 +216,11 @@ func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 func (m *Machine) askWhole(n *node, k fault.Half, now time.Time) {
 	r := &m.suspicionOf(n).rounds[k]
 	m.challenge(n, k, false, now)
+	m.countWhole(r, k, now)
+}
+
+// countWhole counts a challenge by all rails, and plans the next one.
+func (m *Machine) countWhole(r *round, k fault.Half, now time.Time) {
 	r.sent++
 	r.whole = m.caughtUp(now.Add(m.wait(k)))
 	m.plan(r, k, now)

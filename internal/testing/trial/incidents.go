@@ -170,16 +170,18 @@ func cable(dims grid.Dims, at grid.Coord, d grid.Direction) string {
 
 // cablesOf reports whether the roots are cables of the node that another root names.
 func cablesOf(dims grid.Dims, roots []string, root string) bool {
-	id, ok := strings.CutSuffix(root, "/node")
-	at, err := grid.ParseCoord(strings.ReplaceAll(strings.TrimPrefix(id, "n"), "-", ","))
-	if !ok || err != nil {
-		return false
+	for rank := range dims.Nodes() {
+		at := dims.At(rank)
+		if NodeID(at)+"/node" != root {
+			continue
+		}
+		var cables []string
+		for _, d := range dims.LinksOf(at) {
+			cables = append(cables, cable(dims, at, d))
+		}
+		return !slices.ContainsFunc(roots, func(r string) bool { return !slices.Contains(cables, r) })
 	}
-	var cables []string
-	for _, d := range dims.LinksOf(at) {
-		cables = append(cables, cable(dims, at, d))
-	}
-	return !slices.ContainsFunc(roots, func(r string) bool { return !slices.Contains(cables, r) })
+	return false
 }
 
 // RootOf names the root cause of an incident as Roots does.

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Garbage collections. A Go process lets its heap grow to twice what is live before it collects: right while much is allocated, and a
-// waste afterwards, when the heap of a large map stays twice as large for hours.
+// A Go process collects garbage when its heap is twice as large as the live part. This is right while the process allocates much memory.
+// Afterwards it is a waste: the heap of a large map would stay twice as large for hours.
 const (
 	mostGC  = 100 // percent, as in GOGC: Go's default
 	leastGC = 25

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// unanswered counts challenges that nobody answers.
+// unanswered counts challenges, and answers none.
 type unanswered struct{ whole, again atomic.Int64 }
 
 func (u *unanswered) Challenge(c awareness.Challenge) bool {

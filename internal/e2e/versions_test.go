@@ -20,7 +20,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "4b56de586a9b276b18cc894401eb682b9f12c3f3"
+const previous = "5db5e0624ba95df911fb207f359290c7cd069889"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.

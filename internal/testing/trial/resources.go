@@ -22,7 +22,8 @@ const (
 	// warmUp is the part of a process's life that its slopes leave out. A supervisor takes longer to fill its bounded buffers: the
 	// leader's 1,024 reports, 1,024 changes for watchers, 1,100 entries of raft's log, 1,000 events. A new leader fills them again.
 	warmUp, storeWarmUp = 2 * time.Minute, 15 * time.Minute
-	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation.
+	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation. A slope is that of the newest judgedSpan:
+	// for hours, a process touches more and more of the pages that it reserved at its start, ever fewer of them.
 	slopeSpan, judgedSpan = 5 * time.Minute, time.Hour
 	// memoryLimit and countLimit are the largest slopes of a process: MB, and descriptors or threads, an hour.
 	memoryLimit, countLimit = 1.0, 10.0
@@ -232,9 +233,9 @@ type Part struct {
 // slopes are the slopes of one process, in MB or a number per hour.
 type slopes struct{ memory, anonymous, files, mapped, descriptors, threads float64 }
 
-// grows returns the slopes after the warm-up, and the time that they cover. led is when the leader last changed.
+// grows returns the slopes of the newest hour after the warm-up, and the time since the warm-up. led is when the leader last changed.
 func (u *usage) grows(led time.Duration) (s slopes, over time.Duration) {
-	slope := func(samples []Sample) float64 { return Slope(u.warm(samples, led)) }
+	slope := func(samples []Sample) float64 { return Slope(newest(u.warm(samples, led), judgedSpan)) }
 	return slopes{slope(u.resident), slope(u.anonymous), slope(u.files), slope(u.mapped), slope(u.descriptors), slope(u.tasks)},
 		spanOf(u.warm(u.resident, led))
 }
@@ -331,6 +332,15 @@ func (u *usage) warm(s []Sample, led time.Duration) []Sample {
 	if i < 0 {
 		return nil
 	}
+	return s[i:]
+}
+
+// newest returns the samples of the last span.
+func newest(s []Sample, span time.Duration) []Sample {
+	if len(s) == 0 {
+		return nil
+	}
+	i := slices.IndexFunc(s, func(v Sample) bool { return v.At >= s[len(s)-1].At-span })
 	return s[i:]
 }
 

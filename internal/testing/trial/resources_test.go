@@ -70,7 +70,7 @@ func TestChangeOfLeaderIsNoGrowth(t *testing.T) {
 	var steps []Sample
 	for i := range 180 {
 		value := 50.0
-		if i > 60 {
+		if i > 130 {
 			value = 58
 		}
 		steps = append(steps, Sample{time.Duration(i) * time.Minute, value})
@@ -80,9 +80,26 @@ func TestChangeOfLeaderIsNoGrowth(t *testing.T) {
 	if _, bad := r.Usages(); len(bad) != 1 {
 		t.Errorf("violations %q: want one, because no change of the leader explains the growth", bad)
 	}
-	r.led = time.Hour
-	if all, bad := r.Usages(); len(bad) != 0 || all[0].Longest != 104*time.Minute {
-		t.Errorf("violations %q, a slope over %s: want none over 1h44m", bad, all[0].Longest)
+	r.led = 130 * time.Minute
+	if all, bad := r.Usages(); len(bad) != 0 || all[0].Longest != 34*time.Minute {
+		t.Errorf("violations %q, a slope over %s: want none over 34m", bad, all[0].Longest)
+	}
+}
+
+// TestSlopeIsThatOfTheLastHour: pages that a process touched for the first time before that are no growth, pages since then are.
+func TestSlopeIsThatOfTheLastHour(t *testing.T) {
+	grown := func(from, to int) *Resources {
+		var out []Sample
+		for i := range 200 {
+			out = append(out, Sample{time.Duration(i) * time.Minute, 50 + 3*float64(min(max(i, from), to)-from)/60})
+		}
+		return &Resources{procs: map[cluster.Process]*usage{{PID: 1, Started: 1}: {role: supervisorRole, anonymous: out, resident: out}}}
+	}
+	if _, bad := grown(0, 139).Usages(); len(bad) != 0 {
+		t.Errorf("growth that ended an hour ago: violations %q", bad)
+	}
+	if _, bad := grown(139, 199).Usages(); len(bad) != 1 || !strings.Contains(bad[0], "grows by 3.00 MB/h") {
+		t.Errorf("growth of 3 MB in the last hour: violations %q", bad)
 	}
 }
 

@@ -3,6 +3,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 
+# Without the folder's path in what Go builds, its cache also serves other clones of the repository: only changed packages are built again.
+export GOFLAGS := $(shell go env GOFLAGS) -trimpath
+
 TOOLS := $(CURDIR)/.tools
 GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
@@ -18,7 +21,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/program.version=$(VERSION)
 # Our programs. grpcnotrace leaves out gRPC's trace pages: their templates call methods by name, so the linker had to keep every method. Without
 # a libc, one package runs on every distribution. Together, the three processes of a node take 5 MB less.
-BUILD := CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)'
+BUILD := CGO_ENABLED=0 go build -tags grpcnotrace -ldflags '$(LDFLAGS)'
 # A test that hangs is a failure with stacks, not a wait.
 TEST_TIMEOUT := 30m
 # The same at idle priority, where the other tests decide how long it takes.
@@ -248,13 +251,13 @@ bench: build ## the published figures, on this machine: about 75 minutes; BENCH_
 compare: export LOFAMO_BIN_DIR := $(CURDIR)/bin
 compare: export LOFAMO_KUBE_DIR := $(TOOLS)/kube
 compare: build kube $(if $(findstring -short,$(COMPARE)),,$(TOOLS)/consul) ## members killed in LO|FA|MO, memberlist, serf, consul and Kubernetes, with docs/compare.md made anew: hours, as root; COMPARE="-missing -time 25m": the next piece of it; COMPARE=-short: 3 minutes, without the page
-	cd bench && go build -trimpath -o $(TOOLS)/lofamo-compare ./cmd/lofamo-compare
+	cd bench && go build -o $(TOOLS)/lofamo-compare ./cmd/lofamo-compare
 	LOFAMO_CONSUL=$(wildcard $(TOOLS)/consul) $(TOOLS)/lofamo-compare $(if $(findstring -short,$(COMPARE)),,-consul $(TOOLS)/consul \
 	  -out $(CURDIR)/docs/compare.md -record $(CURDIR)/bench/compare/testdata/compare.json) $(COMPARE)
 
 $(TOOLS)/consul:
 	@mkdir -p $(TOOLS); echo "=== building consul from source, once: 10 minutes ($$(date +%T))"
-	cd hack/consul && go build -trimpath -ldflags='-s -w' -o $@ github.com/hashicorp/consul
+	cd hack/consul && go build -ldflags='-s -w' -o $@ github.com/hashicorp/consul
 
 .PHONY: figures
 figures: ## plots and tables of docs/papers/chaos.md and chaos-router.md; FIGURES_FLAGS to narrow (-only table3), SEED to change

@@ -32,10 +32,16 @@ func rootCommand() *cobra.Command {
 		"init, run, config check or version")
 	former := &cobra.Command{ // the name in earlier versions, which scripts and units may have
 		Use: "check-config FILE", Hidden: true, Args: program.Args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error { return check(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return check(cmd, args[0], func(err error) error { // such a unit still starts after an upgrade
+				_, err = fmt.Fprintln(cmd.ErrOrStderr(), "warning: 'config check' refuses this:", err)
+				return err
+			})
+		},
 	}
 	root.AddCommand(initCommand(), runCommand(), former, program.ConfigCommand(
-		"Check a configuration file, and the files that it names, without starting anything", "", check),
+		"Check a configuration file, and the files that it names, without starting anything", "",
+		func(cmd *cobra.Command, file string) error { return check(cmd, file, program.Usage) }),
 		program.VersionCommand("lofamo-executor"))
 	return root
 }
@@ -143,10 +149,16 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	return errors.Join(err, p.Stop())
 }
 
-func check(cmd *cobra.Command, file string) error {
+// check checks a configuration file. It passes the error about content that only earlier versions accepted to former.
+func check(cmd *cobra.Command, file string, former func(error) error) error {
 	cfg, err := load(file)
 	if err != nil {
 		return err
+	}
+	if err := cfg.Interpreters(); err != nil {
+		if err := former(fmt.Errorf("configuration %s: %w", file, err)); err != nil {
+			return err
+		}
 	}
 	p, err := process.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {

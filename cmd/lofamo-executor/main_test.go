@@ -86,6 +86,37 @@ func TestExitCodesOfExecutorCommands(t *testing.T) {
 	}
 }
 
+// TestCheckRefusesInterpretersThatRunAccepts: an upgrade stops no process with a configuration that was accepted before, and a new
+// configuration is refused before the process starts. The former check-config may be part of units, so it accepts the configuration, too.
+func TestCheckRefusesInterpretersThatRunAccepts(t *testing.T) {
+	manager := sdnotifytest.New(t, time.Minute)
+	f := processtest.New(t)
+	f.Config.Commands = []process.Command{{Name: "count", Path: "/usr/bin/awk", Args: []string{"BEGIN { print \"${node}\" }"},
+		Parameters: map[string]string{"node": ".*"}}}
+	file := write(t, f)
+	const want = "commands[0].args: given words about the attempt: want none for /usr/bin/awk"
+	var out bytes.Buffer
+	if code := execute([]string{"config", "check", file}, &out, &out); code != program.ExitUsage || !strings.Contains(out.String(), want) {
+		t.Errorf("config check: code %d, %s: want %d, %q", code, &out, program.ExitUsage, want)
+	}
+	out.Reset()
+	if code := execute([]string{"check-config", file}, &out, &out); code != 0 || !strings.Contains(out.String(), want) {
+		t.Errorf("check-config: code %d, %s: want 0, %q", code, &out, want)
+	}
+	var said bytes.Buffer
+	cmd := started(t, file, &said)
+	manager.Await(t, "READY=1")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("ended: %v", err)
+	}
+	if n := strings.Count(said.String(), want); n != 1 || !strings.Contains(said.String(), "level=WARN") {
+		t.Errorf("%d warnings: want 1 in: %s", n, &said)
+	}
+}
+
 // started is this program's run with a configuration, as a process; it is killed in the end if it has not ended.
 func started(t *testing.T, file string, stderr io.Writer) *exec.Cmd {
 	t.Helper()

@@ -55,7 +55,8 @@ type WebClaims struct {
 	Audience string `json:"aud,omitempty"`
 	// ID is random. It identifies a token that works only once.
 	ID string `json:"id"`
-	// Issued and Expires are in seconds since 1970, by the signer's clock.
+	// Issued and Expires are in seconds since 1970, by the signer's clock. In a session and in a handover, Issued is the time up to which the
+	// signer's list of revoked certificates was known to be complete: others refuse the token after a later revocation of the person.
 	Issued  int64 `json:"iat"`
 	Expires int64 `json:"exp"`
 	// Until is the latest end of the resulting sessions, in seconds since 1970. For a login, the certificate's end is.
@@ -170,7 +171,8 @@ func claims(payload []byte) (c WebClaims, err error) {
 
 // check returns an error if the signer has no right to the claims, or if they are for another cluster, replica or time.
 func (c WebClaims) check(kind WebKind, by Identity, cluster, self string, now time.Time) error {
-	life := map[WebKind]time.Duration{WebLogin: WebLoginLife, WebHandover: WebHandoverLife, WebSession: MaxWebSession,
+	// A handover may count from a time before it was signed, as a session may, and no longer than a session.
+	life := map[WebKind]time.Duration{WebLogin: WebLoginLife, WebHandover: MaxWebSession, WebSession: MaxWebSession,
 		WebAddress: WebLoginLife}[kind]
 	switch {
 	case kind == WebLogin && (!slices.Contains(WebReaders(), by.Role) || c.Subject != WebSubject(by)):

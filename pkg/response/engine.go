@@ -45,6 +45,7 @@ type Engine struct {
 	waiters   map[string]bool              // ids of the active ones without a running attempt
 	counts    [numPools]int                // by pool: responses that count against Config.MaxActive
 	halted    map[string]int               // by id: the attempt that a closed gate, or the end of its fault, has asked to end
+	lapses    map[lapseKey]lapse           // unsuccessful attempts that the end of their fault cut off
 	queried   map[Attempt]bool             // former leaders' attempts, until their executors report the outcomes
 	held      map[fault.NodeID]bool        // nodes under response
 	byValue   [][]int                      // how many of these have the value, by domain key and value
@@ -123,7 +124,7 @@ func (e *Engine) forget() {
 	e.open, e.of, e.order = map[string]*Response{}, map[Target][]*Response{}, map[string]uint64{}
 	e.ended, e.rest, e.look = map[string]time.Time{}, map[restKey]time.Time{}, map[string]look{}
 	e.counts, e.said = [numPools]int{}, map[saidKey]Reason{}
-	e.halted, e.queried = map[string]int{}, map[Attempt]bool{}
+	e.halted, e.queried, e.lapses = map[string]int{}, map[Attempt]bool{}, map[lapseKey]lapse{}
 	for k := range e.backlogs {
 		e.backlogs[k] = backlog{waits: map[Target]bool{}}
 	}
@@ -414,6 +415,7 @@ func (e *Engine) prune() {
 		}
 	}
 	e.pruneIncidents()
+	e.pruneLapses()
 	maps.DeleteFunc(e.rest, func(k restKey, at time.Time) bool {
 		longest := e.cfg.Keep // at least as long as every cooldown in our configuration; a policy's may be longer
 		if p := e.byName[k.policy]; p != nil {

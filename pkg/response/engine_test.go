@@ -239,6 +239,60 @@ spec:
 	}
 }
 
+// TestFlappingFaultCausesFewAttempts: for an hour, a fault comes and goes every 20 s, and each attempt at a step fails. Responses that stay
+// open, because a step is to be undone, and responses that are closed in between make about one attempt in five minutes.
+func TestFlappingFaultCausesFewAttempts(t *testing.T) {
+	for name, text := range map[string]string{
+		"open": `
+  steps: [{name: cordon, executor: kubernetes.cordon}, {name: drain, executor: kubernetes.drain}]
+  undo: {onRecovery: true, after: 2h}`,
+		"closed": `
+  steps: [{name: tell, executor: webhook.notify, parameters: {target: desk}}]`,
+		"escalating": `
+  steps:
+  - {name: label, executor: kubernetes.label, parameters: {key: a, value: b}, onFailure: next}
+  - {name: tell, executor: webhook.notify, parameters: {target: desk}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, parsed(t, []byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: flap}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"`+text))...)
+			l.lead()
+			attempts := map[response.Kind]int{}
+			l.on = func(out response.Output) {
+				for _, f := range out.Effects {
+					attempts[f.Kind]++
+				}
+			}
+			for range 180 {
+				l.set(l.own("n1-0-0", fault.ComponentMemory, fault.Failed))
+				if attempts[response.KubernetesCordon] == 1 && attempts[response.KubernetesDrain] == 0 {
+					l.land(response.Succeeded, "")
+				}
+				l.until(l.now.Add(10 * time.Second))
+				if name != "open" {
+					l.land(response.Unchanged, "refused")
+				}
+				l.set(l.own("n1-0-0", fault.ComponentMemory, fault.Normal))
+				l.land(response.Unchanged, "stopped")
+				l.until(l.now.Add(10 * time.Second))
+			}
+			for kind, n := range attempts {
+				if n > 25 || n < 10 && kind != response.KubernetesCordon {
+					t.Errorf("%d attempts at %s: want 10 to 25", n, kind)
+				}
+			}
+			if len(attempts) == 0 {
+				t.Error("no attempts")
+			}
+		})
+	}
+}
+
 // TestLooksAgainAtAnotherState: evidence of one state does not apply to the next. The engine requests evidence again at
 // once, however recent its last request was.
 func TestLooksAgainAtAnotherState(t *testing.T) {

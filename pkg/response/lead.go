@@ -342,6 +342,7 @@ func (e *Engine) retry(r *Response) (Act, error) {
 	case r.State == Failed:
 		s := &r.Steps[r.Step]
 		s.Failures = 0
+		delete(e.lapses, r.lapseKey(s))
 		if !r.Undoing {
 			s.State = Pending
 			if s.Changed {

@@ -82,6 +82,7 @@ func (e *Engine) follow(r *Response) {
 	case !stands && r.Gone.IsZero():
 		r.Gone = e.now
 		e.save(r)
+		e.lapsed(r)
 		if r.State == Running && !r.Undoing {
 			e.halted[r.ID] = r.Steps[r.Step].Attempt // no failure: the fault may return before the attempt has ended
 			e.stop(r)
@@ -164,23 +165,6 @@ func (e *Engine) tryStep(r *Response) bool {
 	}
 	e.becomeRunning(r)
 	return s.Kind.Traits().Waits
-}
-
-// patience returns the response's own wait: for the previous step to help, or for the pause after a failed attempt.
-func (e *Engine) patience(r *Response, s *StepRecord) block {
-	if r.Step > 0 && s.Attempt == 0 {
-		if before := &r.Steps[r.Step-1]; before.State == Acted {
-			if at := e.sinceLed(before.Ended).Add(before.Wait); at.After(e.now) {
-				return block{reason: ReasonEscalationWait, detail: fmt.Sprintf("%s is given %s to help", before.Name, before.Wait), until: at}
-			}
-		}
-	}
-	if s.Failures > 0 {
-		if at := s.Ended.Add(e.cfg.retryAfter(s.Failures)); at.After(e.now) {
-			return block{reason: ReasonRetryWait, detail: fmt.Sprintf("after %d failed of at most %d attempts", s.Failures, s.Retries+1), until: at}
-		}
-	}
-	return block{}
 }
 
 // blocked reacts to a closed gate.
@@ -349,6 +333,7 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 func (e *Engine) becomeActed(r *Response, detail string) {
 	s := &r.Steps[r.Step]
 	s.State = Acted
+	delete(e.lapses, r.lapseKey(s))
 	e.sayOf(r, Ends, 0, detail)
 	r.Step++
 	e.save(r)

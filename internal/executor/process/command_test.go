@@ -51,6 +51,33 @@ func TestCommandValidationNamesField(t *testing.T) {
 	}
 }
 
+// TestInterpretersThatEarlierVersionsAcceptedAreOnlyNamed: Validate accepts them, so that the process starts after an upgrade, and
+// Interpreters names them.
+func TestInterpretersThatEarlierVersionsAcceptedAreOnlyNamed(t *testing.T) {
+	with := map[string]string{"node": "n[0-9-]+"}
+	for path, want := range map[string]bool{
+		"/usr/bin/awk": true, "/usr/bin/gawk": true, "/bin/sed": true, "/usr/bin/python3.13": true, "/usr/bin/python3.13t": true,
+		"/usr/bin/perl5.40.1": true, "/usr/bin/ruby3.3": true, "/usr/bin/lua5.4": true, "/usr/bin/bash-5.2": true, "/usr/bin/node": true,
+		"/usr/bin/tclsh8.6": true, "/usr/bin/original-awk": true, "/usr/bin/x86_64-linux-gnu-python3": false,
+		"/usr/bin/mail": false, "/usr/bin/nodectl": false, "/usr/local/bin/reset-7": false, "/usr/bin/7": false,
+	} {
+		c := Command{Name: "x", Path: path, Args: []string{"${node}"}, Parameters: with}
+		if err := validateCommands([]Command{c}); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if err := (Config{Commands: []Command{c}}).Interpreters(); (err != nil) != want {
+			t.Errorf("%s: %v: want an error: %v", path, err, want)
+		}
+		c.Args, c.Parameters = []string{"-n"}, nil
+		if err := (Config{Commands: []Command{c}}).Interpreters(); err != nil {
+			t.Errorf("%s without words: %v", path, err)
+		}
+	}
+	if err := validateCommands([]Command{{Name: "x", Path: "/usr/bin/python3", Args: []string{"${node}"}, Parameters: with}}); err == nil {
+		t.Error("python3, which earlier versions refused, is accepted")
+	}
+}
+
 // ownDir returns a directory that only its owner may write, for any umask.
 func ownDir(t *testing.T) string {
 	t.Helper()

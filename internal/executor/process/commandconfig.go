@@ -90,6 +90,29 @@ func placeholderNames() []string {
 var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "perl",
 	"python", "python3", "ssh"}
 
+// laterShells are more of them, which earlier versions accepted: see Config.Interpreters.
+var laterShells = []string{"rbash", "awk", "gawk", "mawk", "nawk", "original-awk", "sed", "gsed", "pypy", "ruby", "lua", "luajit", "node",
+	"nodejs", "php", "tclsh", "expect"}
+
+// versioned matches a program's name with a version at its end, such as python3.13.
+var versioned = regexp.MustCompile(`^(.+?)-?[0-9][0-9.]*[a-z]?$`)
+
+// interprets reports whether the program interprets an argument as code, by its name with or without a version.
+func (c Command) interprets() bool {
+	known := slices.Concat(shells, laterShells)
+	name := filepath.Base(c.Path)
+	return slices.Contains(known, name) || slices.Contains(known, versioned.ReplaceAllString(name, "$1"))
+}
+
+// checkInterpreter returns an error if an argument with words about the attempt goes to an interpreter.
+func (c Command) checkInterpreter(i int) error {
+	if !c.interprets() || !slices.ContainsFunc(c.Args, placeholderPattern.MatchString) {
+		return nil
+	}
+	return fmt.Errorf("commands[%d].args: given words about the attempt: want none for %s, which reads its arguments as a program: name "+
+		"the program itself", i, c.Path)
+}
+
 // validateCommands reports every invalid field of the list. It does not check the program files.
 func validateCommands(list []Command) error {
 	var errs []error
@@ -125,6 +148,9 @@ func validateCommands(list []Command) error {
 				bad("unchangedCodes", code, "1 to 125")
 			}
 		}
+		if slices.Contains(shells, filepath.Base(c.Path)) {
+			errs = append(errs, c.checkInterpreter(i))
+		}
 		c.checkArgs(bad)
 	}
 	return errors.Join(errs...)
@@ -147,9 +173,6 @@ func (c Command) checkArgs(bad func(field string, given any, want string)) {
 				bad(fmt.Sprintf("args[%d]", n), m[0], "a pattern for it in parameters")
 			}
 		}
-	}
-	if len(used) > 0 && slices.Contains(shells, filepath.Base(c.Path)) {
-		bad("args", "words about the attempt", "none for "+c.Path+", which reads its arguments as a program: name the program itself")
 	}
 	for k, p := range c.Parameters {
 		if !used[k] {

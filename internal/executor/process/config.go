@@ -88,6 +88,16 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Interpreters reports commands with words about the attempt in the arguments of interpreters that earlier versions accepted. A new
+// configuration must not have such commands. A running one keeps its commands, so that an upgrade stops no process.
+func (c Config) Interpreters() error {
+	var errs []error
+	for i, command := range c.Commands {
+		errs = append(errs, command.checkInterpreter(i))
+	}
+	return errors.Join(errs...)
+}
+
 // executors creates the configured executors and checks the files that they need.
 func (c Config) executors() (map[response.Kind]executor.Executor, error) {
 	out := map[response.Kind]executor.Executor{}

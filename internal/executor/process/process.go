@@ -155,6 +155,9 @@ func (p *Process) Start() error {
 	lofamov1.RegisterExecutorServiceServer(p.grpc, p.server)
 	h := health.NewServer()
 	healthpb.RegisterHealthServer(p.grpc, h)
+	if err := p.cfg.Interpreters(); err != nil {
+		p.logger.Warn("the configuration is accepted because earlier versions accepted it; 'lofamo-executor config check' refuses it", "err", err)
+	}
 	p.logger.Info("serving", "listen", p.listener.Addr().String(), "kinds", p.Kinds(), "token", d.token(), "interrupted", interrupted)
 	if p.witness != nil {
 		var ctx context.Context

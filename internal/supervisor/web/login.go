@@ -69,6 +69,16 @@ func (s *Server) issued(now time.Time) time.Time {
 	return now.Add(-age)
 }
 
+// handoverEnd returns the end of a handover that counts from issued on: WebHandoverLife from now on, regardless of the age of the list of
+// revoked certificates. Earlier versions refuse handovers that count for longer than WebHandoverLife. So with a list that is at most half
+// as old, it ends early enough for them.
+func handoverEnd(issued, now time.Time) time.Time {
+	if now.Sub(issued) <= pki.WebHandoverLife/2 {
+		return issued.Add(pki.WebHandoverLife)
+	}
+	return now.Add(pki.WebHandoverLife)
+}
+
 // login exchanges a token for a session. The token is signed with a person's certificate, or by another replica
 // for a user that is logged in there.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
@@ -153,7 +163,7 @@ func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 		for _, p := range s.cfg.Peers() {
 			token, err := pki.SignWeb(s.cfg.Signer, pki.WebHandover, pki.WebClaims{
 				Cluster: s.cfg.Cluster, Subject: who.Subject, Audience: p.ID, ID: pki.NewWebID(), Issued: issued.Unix(),
-				Expires: issued.Add(pki.WebHandoverLife).Unix(), Until: who.Expires,
+				Expires: handoverEnd(issued, now).Unix(), Until: who.Expires,
 			})
 			if err != nil {
 				refuse(w, http.StatusInternalServerError, err.Error())

@@ -275,6 +275,54 @@ func TestCutOffReplicaGivesNoAccessElsewhere(t *testing.T) {
 	}
 }
 
+// TestCutOffReplicaHandsPeopleOver: if a replica has had no quorum for hours, people whose certificates are not revoked can still continue
+// at another replica that lacks one, too. Their sessions end there no later than at the first replica, and each handover works once, and
+// only within minutes.
+func TestCutOffReplicaHandsPeopleOver(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []time.Duration{0, time.Second, 4 * time.Minute, 9 * time.Minute, 13 * time.Minute, 3 * time.Hour, 99 * time.Hour,
+		-1} {
+		var late atomic.Int64
+		p := newCutPair(t, nil, func() time.Time { return time.Now().Add(time.Duration(late.Load())) }, func() time.Duration { return cut })
+		token, first := p.handover()
+		unused, _ := p.handover()
+		code, second := p.login("s2", token)
+		if second == nil {
+			t.Errorf("cut off for %s: a handover: %d", cut, code)
+			continue
+		}
+		if r := p.call(http.MethodGet, "s2", "/api/session", nil, second); r.StatusCode != http.StatusOK { //nolint:bodyclose // call does
+			t.Errorf("cut off for %s: the session: %d", cut, r.StatusCode)
+		}
+		if second.MaxAge > first.MaxAge {
+			t.Errorf("cut off for %s: the session lasts %d s after the handover, and %d s before", cut, second.MaxAge, first.MaxAge)
+		}
+		if code, _ := p.login("s2", token); code != http.StatusUnauthorized {
+			t.Errorf("cut off for %s: a used handover: %d: want %d", cut, code, http.StatusUnauthorized)
+		}
+		late.Store(int64(pki.WebHandoverLife + pki.WebSkew + time.Second))
+		if code, _ := p.login("s2", unused); code != http.StatusUnauthorized {
+			t.Errorf("cut off for %s: an old handover: %d: want %d", cut, code, http.StatusUnauthorized)
+		}
+	}
+}
+
+// TestHandoversSuitEarlierReplicas: replicas of earlier versions refuse handovers that end more than ten minutes after the time from which
+// they count. A replica that reached a quorum a moment ago signs no such handover.
+func TestHandoversSuitEarlierReplicas(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, age := range []time.Duration{0, 900 * time.Millisecond, 4 * time.Minute} {
+		issued := now.Add(-age)
+		if life := handoverEnd(issued, now).Sub(issued); life > 10*time.Minute {
+			t.Errorf("quorum %s ago: a handover counts for %s: want at most 10m", age, life)
+		}
+		if left := handoverEnd(issued, now).Sub(now); left < 4*time.Minute {
+			t.Errorf("quorum %s ago: a handover lasts %s: want more than 4m, when the page asks for new ones", age, left)
+		}
+	}
+}
+
 // TestNewCertificateLogsInAfterRevocation: a person with a new certificate can log in after listDelay. Earlier, the replica refuses the
 // login itself.
 func TestNewCertificateLogsInAfterRevocation(t *testing.T) {

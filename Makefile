@@ -97,7 +97,8 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: e2e by itself, where as many clusters
-# as E2E_PARALLEL wait side by side, the others two at a time. All other packages run four at a time, beside CHARTS: much of what they do is waiting.
+# as E2E_PARALLEL wait side by side, the others two at a time. All other packages run four at a time, beside CHARTS and the tests with tags: much of what
+# they do is waiting.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
@@ -154,13 +155,12 @@ test-pure:
 	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)
 	cd papers && go test -count=1 -timeout $(IDLE_TIMEOUT) ./...
 test-others: # all but ALONE and PURE
-	@$(MAKE) --no-print-directory -j2 -O test-charts test-rest
+	@$(MAKE) --no-print-directory -j3 -O test-charts test-rest test-tagged
 test-charts:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) $(CHARTS)
 test-rest:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 4 -timeout $(TEST_TIMEOUT) \
 	  $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS)))
-	@$(MAKE) --no-print-directory test-tagged
 test-kubelet: # the part of CHARTS that runs the chart on kubelets
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubeletsRunTheChart$$' $(CHARTS)
 test-alone:

@@ -25,9 +25,9 @@ func (t *term) noteWatchdog(now time.Time, in input, rep *fault.Report) bool {
 	var is *lofamov1.HardwareWatchdog
 	var takes bool
 	if rep.Digest {
-		is, takes = t.watchdogs.Digest(rep.ID, in.health.Host)
+		is, takes = t.watchdogs.Digest(now, rep.ID, in.health.Host)
 	} else {
-		takes, _ = t.watchdogs.Report(rep)
+		takes, _ = t.watchdogs.Report(now, rep)
 	}
 	if t.r.w.cfg.bug == bugStatement && !is.GetArmed() {
 		takes = false

@@ -240,14 +240,14 @@ func (t *term) takeReport(now time.Time, in input, rep *fault.Report) {
 	if rep.Digest {
 		t.words[rep.ID.Origin] = spokenIn(rep, in.health)
 	}
-	held := in.held + t.r.w.now.Sub(in.arrived)
+	waited := max(0, in.held+t.r.w.now.Sub(in.arrived))
 	for i := range rep.Observations {
-		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
+		rep.Observations[i].Age = max(0, rep.Observations[i].Age+waited)
 	}
 	if n := t.r.w.ids[rep.ID.Origin.Node]; n.place == nil || !n.place.transfer.ofFormer(rep.ID.Origin.Half, rep.ID.Epoch) {
 		t.witness.takes(rep)
 	}
-	changed, _ := t.step(now, awareness.Evidence{Delivery: fault.Delivery{Report: *rep, Path: in.path, Hops: in.hops}})
+	changed, _ := t.step(now, awareness.Evidence{Delivery: fault.Delivery{Report: *rep, Path: in.path, Hops: in.hops, Waited: waited}})
 	t.doubleVotes(now, in, rep)
 	changed = t.noteWatchdog(now, in, rep) || changed
 	if rep.Digest && !changed {

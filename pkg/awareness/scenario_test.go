@@ -27,6 +27,7 @@ import (
 //	mute, unmute NODE[/HALF]     challenges do not reach it, or do again
 //	lose, find NODE[/HALF]       its reports do not arrive, or do again
 //	via NODE/HALF PATH HELD      its reports take this rail, and so long
+//	wait NODE[/HALF] D           its reports wait so long at a supervisor that cannot reach the leader
 //	say NODE/HALF SUBJECT COMPONENT STATE KIND [AGE [ended]]   it states this from now on, and reports it at once;
 //	                             ended: its kernel has confirmed the end of the process
 //	die NODE|A..B                both halves of all nodes of the box die at once, and 80ms later the living
@@ -374,6 +375,10 @@ func (s *scenario) actors(f []string) error {
 				return err
 			}
 			if a.held, err = time.ParseDuration(f[3]); err != nil {
+				return err
+			}
+		case "wait":
+			if a.waits, err = time.ParseDuration(f[2]); err != nil {
 				return err
 			}
 		case "replay":

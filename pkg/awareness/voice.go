@@ -90,6 +90,15 @@ func (a arrival) outdated(o fault.Observation) bool {
 	return age > a.window || !a.placed.IsZero() && o.State == fault.Failed && a.now.Add(-age).Before(a.placed)
 }
 
+// received returns when the report counts as received. A report may wait at a supervisor that cannot reach the leader. After a wait
+// longer than the window, its statements have expired, and its half has lived at the wait's beginning, but perhaps not since.
+func (a arrival) received() time.Time {
+	if a.Waited > a.window {
+		return a.now.Add(-a.Waited)
+	}
+	return a.now
+}
+
 // take stores a report and returns whether it is newer than all earlier reports of this half. about finds the neighbour
 // that an observation refers to; -1 is the half's own node.
 func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh bool) {
@@ -97,10 +106,11 @@ func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh boo
 	if at.epoch < v.floor || v.digest.newer(at) {
 		return false
 	}
-	a.made = made(a.Delivery, a.now)
+	received := a.received()
+	a.made = made(a.Delivery, received)
 	said := a.clock.instant(a.made)
 	if fresh = at.newer(v.newest); fresh {
-		v.reach(at.epoch, a.clock.instant(a.now))
+		v.reach(at.epoch, a.clock.instant(received))
 		v.live(at, a.Path, a.made, a.clock)
 		if up := a.Report.Uptime; up > 0 {
 			v.started = max(v.started, said-instant(up))

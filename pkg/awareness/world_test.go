@@ -74,6 +74,7 @@ type actor struct {
 	drops      func() bool
 	via        fault.Path
 	held       time.Duration
+	waits      time.Duration // of its reports at a supervisor that cannot reach the leader
 	slow       time.Duration // to answer
 	epoch      fault.Epoch
 	seq        fault.Seq
@@ -234,8 +235,17 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 	for a.drops != nil && !digest && a.drops() {
 		held += 30 * time.Millisecond // AckTimeout
 	}
+	if a.waits > 0 { // as the engine does
+		if d.Waited = a.waits; digest && a.waits > w.cfg.Window() {
+			return
+		}
+		d.Report.Observations = slices.Clone(d.Report.Observations)
+		for i := range d.Report.Observations {
+			d.Report.Observations[i].Age += a.waits
+		}
+	}
 	if !digest || a.drops == nil || !a.drops() {
-		w.send(w.now.Add(held), Evidence{d})
+		w.send(w.now.Add(held+a.waits), Evidence{d})
 	}
 }
 

@@ -292,6 +292,8 @@ type Delivery struct {
 	Report Report
 	Path   Path
 	Hops   []Hop
+	// Waited is how long supervisors held the report. Ages of its observations include it.
+	Waited time.Duration
 }
 
 // Age returns the time between the start of the observed state and the delivery, as the sum of the observer's and the

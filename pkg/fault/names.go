@@ -74,6 +74,10 @@ func (s State) Valid() bool { return s >= Unknown && s <= Failed }
 // Valid reports whether k is one of the kinds.
 func (k Kind) Valid() bool { return k >= KindSelf && k <= KindAbsent }
 
+// OfSupervisors reports whether the supervisors make this evidence themselves. An observer's name does not tell, because a node may be
+// called supervisor.
+func (k Kind) OfSupervisors() bool { return k == KindChallenge || k == KindVotes || k == KindDigest }
+
 // Valid reports whether p is one of the rails.
 func (p Path) Valid() bool { return p >= PathDirect && p <= PathTorus }
 

@@ -257,7 +257,7 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 		return block{}
 	}
 	ev := e.evidence(r.Target)
-	nodes, own, all := witnesses(ev, r.Target.Node)
+	nodes, own, all := e.cluster.witnesses(ev, r.Target.Node)
 	vouched := s.Kind.Traits().Class == Reduce && len(nodes) > 0 && e.vouched(r)
 	if ev.SingleWitness && !vouched {
 		return block{reason: ReasonSingleWitness, detail: "the verdict is marked so"}
@@ -331,23 +331,35 @@ func (ev Evidence) Alive(now time.Time, within time.Duration) (until time.Time, 
 
 // witnesses returns the other nodes among the witnesses, whether the node itself is one, and how many there are: a node
 // counts once, and so do all supervisors together.
-func witnesses(ev Evidence, accused fault.NodeID) (nodes []fault.NodeID, own bool, all int) {
-	seen := map[string]bool{}
+func (c *cluster) witnesses(ev Evidence, accused fault.NodeID) (nodes []fault.NodeID, own bool, all int) {
+	seen := map[fault.NodeID]bool{}
 	for _, w := range ev.Witnesses {
-		who, _, _ := strings.Cut(w, "/")
+		who := c.witness(w)
 		if seen[who] {
 			continue
 		}
 		seen[who] = true
-		switch {
-		case who == "supervisor":
-		case fault.NodeID(who) == accused:
+		switch who {
+		case "": // the supervisors
+		case accused:
 			own = true
 		default:
-			nodes = append(nodes, fault.NodeID(who))
+			nodes = append(nodes, who)
 		}
 	}
 	return nodes, own, len(seen)
+}
+
+// witness returns the node of a witness "node/half", and "" for "supervisor/ID". A node may be called supervisor.
+func (c *cluster) witness(name string) fault.NodeID {
+	who, of, _ := strings.Cut(name, "/")
+	if who != "supervisor" {
+		return fault.NodeID(who)
+	}
+	if _, err := fault.ParseHalf(of); err != nil {
+		return ""
+	}
+	return c.nodes["supervisor"].ID // "" without such a node: the supervisor is called like a half
 }
 
 // gateEpoch refuses a step that only a boot epoch can settle if no earlier epoch is known for comparison.

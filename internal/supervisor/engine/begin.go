@@ -101,8 +101,12 @@ func (t *term) restoreNodes(snap store.Snapshot) (saved []awareness.NodeStatus, 
 			continue
 		}
 		saved = append(saved, entry.Status)
-		if stillAnnounced(entry, t.began) {
-			t.watchdogs.RestoreStop(entry.Status.ID, entry.Status.HostEpoch)
+		switch id, epoch := entry.Status.ID, entry.Status.HostEpoch; {
+		case !stillAnnounced(entry, t.began):
+		case entry.Status.Stop.Reason != 0:
+			t.watchdogs.RestoreStop(id, epoch)
+		default:
+			t.watchdogs.RestoreRestart(t.began, id, epoch)
 		}
 		if r := recoveriesOf(doc); r != (recoveries{}) {
 			r[halfOf(fault.HalfHost)].wordsAt = t.began

@@ -91,7 +91,7 @@ func (t *term) confirmBoot(id fault.ReportID) bool {
 
 // noteWatchdog keeps the newest statement on a node's hardware watchdog. It reports whether there is something to commit.
 func (t *term) noteWatchdog(now time.Time, d *fault.Delivery, h *lofamov1.HalfHealth) bool {
-	is, ok := t.watchdogs.Digest(d.Report.ID, h)
+	is, ok := t.watchdogs.Digest(now, d.Report.ID, h)
 	return ok && t.setWatchdog(now, d.Report.ID.Origin.Node, is)
 }
 
@@ -101,7 +101,7 @@ func (t *term) stopsWatchdog(now time.Time, rep *fault.Report) {
 	if !t.committed.Has(rep.ID.Origin.Node) {
 		return
 	}
-	gone, over := t.watchdogs.Report(rep)
+	gone, over := t.watchdogs.Report(now, rep)
 	if gone {
 		t.setWatchdog(now, rep.ID.Origin.Node, nil)
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -297,6 +298,53 @@ func TestWatchdogStatementEndsWithRestartNotice(t *testing.T) {
 	h.awaitArmed(t, "a second notice", false)
 	h.armedBy(epoch+1, 1)
 	h.awaitArmed(t, "a digest of the host half's next epoch", true)
+}
+
+// TestUnendedNoticeHidesWatchdogStatementForLimitedTime: the end of an announced restart may get lost. Some time later the leader requests
+// a full digest, which states the device again.
+func TestUnendedNoticeHidesWatchdogStatementForLimitedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, w := start(t, memstore.New(100), nil), new(wants)
+		d := memoryDigest("n1-0-0", 1, fault.Normal)
+		epoch := d.ID.Epoch
+		words := Words(d, nil, servicenet.Health{})
+		digest := func(seq fault.Seq) {
+			d.ID.Seq = seq
+			h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{d}, Words: words,
+				Health: servicenet.Health{Host: &lofamov1.HalfHealth{
+					Recovery:         &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING},
+					HardwareWatchdog: &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 10_000, Boot: 7}}}}, Answerer: h.box, Arrived: time.Now()})
+		}
+		armed := func(what string, want bool) {
+			t.Helper()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := h.node(t, "n1-0-0").Watchdog.GetArmed(); got != want {
+				t.Errorf("%s: armed is %t, want %t", what, got, want)
+			}
+		}
+		restated := func(seq fault.Seq) (asked bool) {
+			d.ID.Seq = seq
+			h.restate(w, d, words)
+			synctest.Wait()
+			return len(w.take()) > 0
+		}
+		digest(1)
+		armed("a digest", true)
+		h.notice(epoch, 2, fault.RestartNotice{Half: fault.HalfHost, Within: 20 * time.Second})
+		armed("a notice", false)
+		digest(3)
+		armed("a digest after the notice", false)
+		if restated(4) {
+			t.Error("during the restart the leader requests a full digest")
+		}
+		time.Sleep(11 * time.Minute)
+		if !restated(5) {
+			t.Error("long after the restart the leader requests no full digest, so it never learns that the device is armed")
+		}
+		digest(6)
+		armed("a digest long after the restart", true)
+	})
 }
 
 // TestNextLeaderKeepsWatchdogStatement: a later leader relies on the committed statement until the host half says otherwise, and on none

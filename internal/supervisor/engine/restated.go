@@ -102,7 +102,7 @@ func (t *term) takeRestated(now time.Time, list []Restated, requester FullDigest
 // restated handles one restated digest. It returns false if this term does not know its content.
 func (t *term) restated(now time.Time, r *Restated) bool {
 	origin := r.ID.Origin
-	if t.words[origin] != (spoken{r.ID.Epoch, r.Words}) {
+	if t.words[origin] != (spoken{r.ID.Epoch, r.Words}) || origin.Half == fault.HalfHost && t.watchdogs.RunOut(now, origin.Node) {
 		return false
 	}
 	verdict := t.inbox.Accept(r.ID, true)

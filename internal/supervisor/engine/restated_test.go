@@ -134,6 +134,21 @@ func TestDigestThatExpiredAtFollowerIsNoSignOfLife(t *testing.T) {
 	}
 }
 
+// TestReportThatExpiredAtFollowerIsNoSignOfLife: a report of a change is committed, however long it waited at a follower. After a wait
+// longer than its statements count, it shows only that its half has lived before the wait.
+func TestReportThatExpiredAtFollowerIsNoSignOfLife(t *testing.T) {
+	h := start(t, memstore.New(100), func(c *Config) { c.Awareness.DigestPeriod = 10 * time.Second })
+	const held = 41 * time.Second
+	r := memoryDigest("n1-0-0", 1, fault.Normal)
+	r.Digest = false
+	h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{r}}, Answerer: h.box, Arrived: time.Now(),
+		Held: held})
+	h.box.await(t, 1)
+	if life := h.node(t, "n1-0-0").Status.Life; life.After(time.Now().Add(-held)) {
+		t.Errorf("after a report that waited for %s the node has lived %s ago", held, time.Since(life))
+	}
+}
+
 // TestReportBetweenDigests: the second of two equal digests may withdraw a report that came between them, so the term
 // requests it in full.
 func TestReportBetweenDigests(t *testing.T) {

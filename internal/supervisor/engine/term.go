@@ -270,9 +270,9 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 	}
 	t.note(arrived, d, in)
 	t.noteHostEpoch(arrived, rep.ID)
-	held := now.Sub(arrived)
+	d.Waited = max(0, now.Sub(arrived))
 	for i := range rep.Observations {
-		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
+		rep.Observations[i].Age = max(0, rep.Observations[i].Age+d.Waited)
 	}
 	changed := t.step(now, awareness.Evidence{Delivery: d})
 	changed = t.noteHealth(now, arrived, &d, in.Reports.Health) || changed

@@ -18,9 +18,8 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 	out := response.Evidence{SingleWitness: st.SingleWitness, Restarting: st.Restart.Until}
 	var newest time.Time // when the deciding evidence began
 	for _, e := range supporting(st, c) {
-		who, _, _ := strings.Cut(e.Observer, "/")
-		id, heard := fault.NodeID(who), now
-		if who != "supervisor" {
+		id, heard := e.node(), now
+		if id != "" {
 			heard = life(id)
 		}
 		if heard.After(out.At) {
@@ -161,6 +160,15 @@ type statement struct {
 	component fault.Component
 }
 
+// node returns the node whose half makes the statement, and "" for the supervisors.
+func (e statement) node() fault.NodeID {
+	if e.Kind.OfSupervisors() {
+		return ""
+	}
+	who, _, _ := strings.Cut(e.Observer, "/")
+	return fault.NodeID(who)
+}
+
 // supporting returns the evidence for the state of a component. For a node it returns the evidence for the components
 // that determine its state: those in the same state and, if there are any, with the same cause. A node is also SICK
 // if a part of it is FAILED.
@@ -211,8 +219,7 @@ func speakFor(s awareness.ComponentStatus) []statement {
 func Accusers(st awareness.NodeStatus) []fault.NodeID {
 	var out []fault.NodeID
 	for _, e := range supporting(st, fault.ComponentNode) {
-		who, _, _ := strings.Cut(e.Observer, "/")
-		if id := fault.NodeID(who); who == "supervisor" || id == st.ID {
+		if id := e.node(); id == "" || id == st.ID {
 			return nil
 		} else if !slices.Contains(out, id) {
 			out = append(out, id)
@@ -225,8 +232,8 @@ func Accusers(st awareness.NodeStatus) []fault.NodeID {
 func Observers(st awareness.NodeStatus, c fault.Component) []fault.NodeID {
 	var out []fault.NodeID
 	for _, e := range supporting(st, c) {
-		if who, _, _ := strings.Cut(e.Observer, "/"); who != "supervisor" {
-			out = append(out, fault.NodeID(who))
+		if id := e.node(); id != "" {
+			out = append(out, id)
 		}
 	}
 	return out

@@ -51,6 +51,31 @@ func TestEvidenceOfNode(t *testing.T) {
 	}
 }
 
+// TestNodeCalledSupervisorIsNoSupervisor: a node may have any name. Its statements are as old as its newest report, and make it an accuser.
+func TestNodeCalledSupervisorIsNoSupervisor(t *testing.T) {
+	now := day.Add(time.Hour)
+	lives := map[fault.NodeID]time.Time{"supervisor": day}
+	st := awareness.NodeStatus{ID: "a", State: fault.Sick, Cause: fault.CauseHost, Components: []awareness.ComponentStatus{
+		{Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost, Evidence: []awareness.EvidenceStatus{
+			{Kind: fault.KindDescriptor, Observer: "supervisor/host", State: fault.Failed, At: day}}}}}
+	check := func(what string, at time.Time, accusers, observers []fault.NodeID) {
+		t.Helper()
+		if ev := Gather(st, fault.ComponentHost, func(id fault.NodeID) time.Time { return lives[id] }, now); !ev.At.Equal(at) {
+			t.Errorf("%s: evidence of %s, want %s", what, ev.At, at)
+		}
+		if got := Accusers(st); !slices.Equal(got, accusers) {
+			t.Errorf("%s: accusers %v, want %v", what, got, accusers)
+		}
+		if got := Observers(st, fault.ComponentHost); !slices.Equal(got, observers) {
+			t.Errorf("%s: observers %v, want %v", what, got, observers)
+		}
+	}
+	node := []fault.NodeID{"supervisor"}
+	check("a node called supervisor", day, node, node)
+	st.Components[0].Evidence[0].Kind = fault.KindChallenge
+	check("a supervisor called host", now, nil, nil)
+}
+
 func TestEvidenceIsGatheredFromNeighbours(t *testing.T) {
 	now := day.Add(time.Hour)
 	life := func(id fault.NodeID) time.Time {

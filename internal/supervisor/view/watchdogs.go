@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -14,15 +15,25 @@ import (
 //
 // Responses wait for the reset of a node that stated an armed device. So an outdated statement is worse than none.
 type Watchdogs struct {
-	by map[fault.NodeID]fault.ReportID // the host half's digest that last described the device
-	// stopped holds the host half's epoch when a stop of its node or a restart of the half was announced, until that is over.
-	stopped map[fault.NodeID]fault.Epoch
+	by      map[fault.NodeID]fault.ReportID // the host half's digest that last described the device
+	stopped map[fault.NodeID]announced
 	notices map[fault.NodeID]fault.ReportID // the newest notice of a stop or a restart that was processed
 }
 
+// announced is a stop of a node or a restart of its host half that is not over. Meanwhile the daemon may disarm the device.
+type announced struct {
+	epoch fault.Epoch // of the host half
+	until time.Time   // when it counts as over although the node has not said so; zero: never
+}
+
+// unended is how long after its announced end a restart counts as over although the node has not said so. Until then the daemon, which
+// may have been paused, may still disarm the device. A paused daemon does not feed it, so a longer pause resets the machine: the timeout
+// of a device is at most 5 min.
+const unended = awareness.LeaderClocks
+
 // NewWatchdogs returns the state at the start of a term.
 func NewWatchdogs() *Watchdogs {
-	return &Watchdogs{by: make(map[fault.NodeID]fault.ReportID), stopped: make(map[fault.NodeID]fault.Epoch),
+	return &Watchdogs{by: make(map[fault.NodeID]fault.ReportID), stopped: make(map[fault.NodeID]announced),
 		notices: make(map[fault.NodeID]fault.ReportID)}
 }
 
@@ -39,7 +50,7 @@ func (w *Watchdogs) Restore(node fault.NodeID, is *lofamov1.HardwareWatchdog, ep
 // Only the host half's own digests count, in the order in which the half made them: the DNP half may repeat an older statement. A
 // digest that describes the host half without a watchdog takes the statement back, as agents of earlier versions do. So does one of a
 // newer boot epoch that does not describe it.
-func (w *Watchdogs) Digest(id fault.ReportID, h *lofamov1.HalfHealth) (is *lofamov1.HardwareWatchdog, ok bool) {
+func (w *Watchdogs) Digest(now time.Time, id fault.ReportID, h *lofamov1.HalfHealth) (is *lofamov1.HardwareWatchdog, ok bool) {
 	node := id.Origin.Node
 	if id.Origin.Half != fault.HalfHost {
 		return nil, false
@@ -52,23 +63,33 @@ func (w *Watchdogs) Digest(id fault.ReportID, h *lofamov1.HalfHealth) (is *lofam
 		return nil, w.newBoot(id)
 	}
 	w.by[node] = id
-	if stopped, ok := w.stopped[node]; ok && id.Epoch <= stopped && h.GetHardwareWatchdog().GetArmed() {
+	w.RunOut(now, node)
+	if a, ok := w.stopped[node]; ok && id.Epoch <= a.epoch && h.GetHardwareWatchdog().GetArmed() {
 		return nil, false // made before the daemon disarmed the device
 	}
 	return h.GetHardwareWatchdog(), true
 }
 
-// RestoreStop notes an announced stop of the node, or a restart of its host half, that an earlier leader has committed.
+// RestoreStop notes an announced stop of the node that an earlier leader has committed. epoch is the host half's.
 func (w *Watchdogs) RestoreStop(node fault.NodeID, epoch fault.Epoch) {
-	w.stopped[node] = epoch
-	w.notices[node] = fault.ReportID{Origin: fault.Origin{Node: node, Half: fault.HalfHost}, Epoch: epoch}
+	w.restore(node, announced{epoch: epoch})
+}
+
+// RestoreRestart is RestoreStop for a restart of the node's host half. now is the time of the restoration.
+func (w *Watchdogs) RestoreRestart(now time.Time, node fault.NodeID, epoch fault.Epoch) {
+	w.restore(node, announced{epoch, now.Add(fault.MaxRestart + unended)})
+}
+
+func (w *Watchdogs) restore(node fault.NodeID, a announced) {
+	w.stopped[node] = a
+	w.notices[node] = fault.ReportID{Origin: fault.Origin{Node: node, Half: fault.HalfHost}, Epoch: a.epoch}
 }
 
 // Report processes any other report. gone reports that the node has no statement from now on. That is so when the node announces a
 // clean stop or a restart of its host half, because its daemon may disarm the device then, and when its host half reports with a newer
 // epoch, because the machine may have booted since. over reports that the announcement has ended: the next full digest states the
 // device again. Notices count in the order in which the half made them: a half resends them, and keeps them over a boot.
-func (w *Watchdogs) Report(rep *fault.Report) (gone, over bool) {
+func (w *Watchdogs) Report(now time.Time, rep *fault.Report) (gone, over bool) {
 	id := rep.ID
 	restarts := rep.Restart.Half == fault.HalfHost
 	if id.Origin.Half == fault.HalfHost && (rep.Stop != 0 || restarts) {
@@ -82,14 +103,29 @@ func (w *Watchdogs) Report(rep *fault.Report) (gone, over bool) {
 	switch {
 	case id.Origin.Half != fault.HalfHost:
 		return false, false
-	case rep.Stop.Begins(), restarts && rep.Restart.Within > 0:
-		w.stopped[id.Origin.Node] = id.Epoch
+	case rep.Stop.Begins():
+		w.stopped[id.Origin.Node] = announced{epoch: id.Epoch}
+		return true, false
+	case restarts && rep.Restart.Within > 0:
+		if a, ok := w.stopped[id.Origin.Node]; !ok || a.epoch < id.Epoch || !a.until.IsZero() { // a stop goes on during a restart
+			w.stopped[id.Origin.Node] = announced{id.Epoch, now.Add(min(rep.Restart.Within, fault.MaxRestart) + unended)}
+		}
 		return true, false
 	case rep.Stop != 0, restarts:
 		_, over = w.stopped[id.Origin.Node]
 		delete(w.stopped, id.Origin.Node)
 	}
 	return w.newBoot(id), over
+}
+
+// RunOut reports, once, that the restart of a node's host half counts as over although the node has not said so. The next full digest then
+// states the device again.
+func (w *Watchdogs) RunOut(now time.Time, node fault.NodeID) bool {
+	if a := w.stopped[node]; a.until.IsZero() || now.Before(a.until) {
+		return false
+	}
+	delete(w.stopped, node)
+	return true
 }
 
 // newBoot notes the first message of a host half in a newer epoch, and reports whether this is it.

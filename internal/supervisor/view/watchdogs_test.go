@@ -66,14 +66,14 @@ func TestWatchdogStatements(t *testing.T) {
 					if m.notice != 0 {
 						rep.Restart = fault.RestartNotice{Half: host, Within: max(0, m.notice)}
 					}
-					if gone, _ := w.Report(rep); gone {
+					if gone, _ := w.Report(time.Unix(1, 0), rep); gone {
 						is = nil
 					}
 				default:
 					if m.says != "nothing" {
 						h = &lofamov1.HalfHealth{HardwareWatchdog: stated[m.says]}
 					}
-					if now, ok := w.Digest(id, h); ok {
+					if now, ok := w.Digest(time.Unix(1, 0), id, h); ok {
 						is = StatedWatchdog(is, now, time.Unix(1, 0))
 					}
 				}
@@ -84,6 +84,55 @@ func TestWatchdogStatements(t *testing.T) {
 				if got != m.want {
 					t.Fatalf("after message %d, %+v: %q, want %q", i, m, got, m.want)
 				}
+			}
+		})
+	}
+}
+
+// TestUnendedRestartHidesArmedWatchdogForLimitedTime: a node may never report the end of a restart of its host half. After the announced
+// time, and 10 min for a daemon that was paused, its digests state the device again.
+func TestUnendedRestartHidesArmedWatchdogForLimitedTime(t *testing.T) {
+	const node = "n1-0-0"
+	armed := &lofamov1.HalfHealth{HardwareWatchdog: &lofamov1.HardwareWatchdog{Armed: true, TimeoutMs: 10_000, Boot: 7}}
+	began := time.Unix(1000, 0)
+	id := func(seq fault.Seq) fault.ReportID {
+		return fault.ReportID{Origin: fault.Origin{Node: node, Half: fault.HalfHost}, Epoch: 2, Seq: seq}
+	}
+	restart := func(w *Watchdogs) {
+		w.Report(began, &fault.Report{ID: id(1), Restart: fault.RestartNotice{Half: fault.HalfHost, Within: 20 * time.Second}})
+	}
+	stop := func(w *Watchdogs) { w.Report(began, &fault.Report{ID: id(1), Stop: fault.StopDaemon}) }
+	for name, tc := range map[string]struct {
+		play   func(*Watchdogs)
+		hidden time.Duration // 0: always
+	}{
+		"a restart":                    {restart, 20*time.Second + 10*time.Minute},
+		"a restart, by another leader": {func(w *Watchdogs) { w.RestoreRestart(began, node, 2) }, fault.MaxRestart + 10*time.Minute},
+		"a stop":                       {stop, 0},
+		"a stop, by another leader":    {func(w *Watchdogs) { w.RestoreStop(node, 2) }, 0},
+		"a restart during a stop": {func(w *Watchdogs) {
+			stop(w)
+			w.Report(began, &fault.Report{ID: id(2), Restart: fault.RestartNotice{Half: fault.HalfHost, Within: time.Second}})
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := NewWatchdogs()
+			tc.play(w)
+			if tc.hidden == 0 {
+				if _, ok := w.Digest(began.Add(24*time.Hour), id(3), armed); ok || w.RunOut(began.Add(24*time.Hour), node) {
+					t.Error("the stop counts as over although the node has not said so")
+				}
+				return
+			}
+			if _, ok := w.Digest(began.Add(tc.hidden-1), id(3), armed); ok || w.RunOut(began.Add(tc.hidden-1), node) {
+				t.Error("the restart counts as over too early")
+			}
+			if is, ok := w.Digest(began.Add(tc.hidden), id(4), armed); !ok || !is.GetArmed() {
+				t.Errorf("%s after the notice the leader hides that the device is armed", tc.hidden)
+			}
+			tc.play(w)
+			if !w.RunOut(began.Add(tc.hidden), node) || w.RunOut(began.Add(tc.hidden), node) {
+				t.Error("the restart does not run out once")
 			}
 		})
 	}

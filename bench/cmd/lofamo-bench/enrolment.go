@@ -31,7 +31,7 @@ func enrolments(ctx context.Context, o options) error {
 		plans = []plan{{5, 2}}
 	}
 	for _, p := range plans {
-		if !o.wants(printed("%d nodes", p.nodes)) {
+		if !o.rows.want(printed("%d nodes", p.nodes)) {
 			continue
 		}
 		err := withFleet(ctx, fleet.Config{Enrol: true, Replicas: 3, Preset: config.PresetDefault, Seed: o.seed}, func(f *fleet.Fleet) error {

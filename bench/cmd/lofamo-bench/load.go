@@ -23,8 +23,29 @@ func loads() []named {
 		{"regions", hierarchies}, {"processors", processors}, {"model", model}}
 }
 
-// wants reports whether -rows selects a row.
-func (o options) wants(row string) bool { return strings.Contains(row, o.rows) }
+// rows selects rows of the sections on load: those whose names contain part.
+type rows struct {
+	part     string
+	selected bool     // one was
+	others   []string // names of those that were not
+}
+
+func (r *rows) want(name string) bool {
+	if !strings.Contains(name, r.part) {
+		r.others = append(r.others, name)
+		return false
+	}
+	r.selected = true
+	return true
+}
+
+// check returns an error if there were rows, but none was selected.
+func (r *rows) check() error {
+	if r.selected || len(r.others) == 0 {
+		return nil
+	}
+	return fmt.Errorf("rows: given %q: want a part of the name of a row: %s", r.part, strings.Join(r.others, ", "))
+}
 
 // withFleet runs one measurement on a fleet of its own.
 func withFleet(ctx context.Context, c fleet.Config, do func(*fleet.Fleet) error) (err error) {
@@ -59,7 +80,7 @@ func commits(ctx context.Context, o options) error {
 	}
 	for _, side := range sides {
 		row := func(under int) string { return printed("%s %d under one", cube(side), under) }
-		under := slices.DeleteFunc([]int{64, 16, 4, 1}, func(n int) bool { return !o.wants(row(n)) })
+		under := slices.DeleteFunc([]int{64, 16, 4, 1}, func(n int) bool { return !o.rows.want(row(n)) })
 		if len(under) == 0 {
 			continue
 		}
@@ -169,7 +190,7 @@ func deaths(ctx context.Context, o options) error {
 		plans = []plan{{cube(4), 4, 0}, {cube(6), 0, 3}}
 	}
 	for _, p := range plans {
-		if !o.wants(printed("%s %s", p.dims, whose(p.count, p.block))) {
+		if !o.rows.want(printed("%s %s", p.dims, whose(p.count, p.block))) {
 			continue
 		}
 		err := withFleet(ctx, fleet.Config{Dims: p.dims, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadDigests),

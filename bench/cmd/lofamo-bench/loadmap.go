@@ -26,7 +26,7 @@ func steadies(ctx context.Context, o options) error {
 		sizes, wait = []grid.Dims{cube(4)}, 2*time.Second
 	}
 	for _, d := range sizes {
-		if !o.wants(d.String()) {
+		if !o.rows.want(d.String()) {
 			continue
 		}
 		err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault}, func(f *fleet.Fleet) error {
@@ -109,7 +109,7 @@ func largeMap(ctx context.Context, o options) error {
 	o.out.f("| nodes | leader's memory | others | first digests of all | not normal | median | p99 | summary median | p99 | watch median | " +
 		"p99 | behind the first, p99 |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, d := range sizes {
-		if !o.wants(d.String()) {
+		if !o.rows.want(d.String()) {
 			continue
 		}
 		err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute),

@@ -24,7 +24,7 @@ func hierarchies(ctx context.Context, o options) error {
 	}
 	for _, d := range sizes {
 		for _, n := range []int{0, regions} {
-			if !o.wants(printed("%s %d regions", d, n)) {
+			if !o.rows.want(printed("%s %d regions", d, n)) {
 				continue
 			}
 			err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 1, Regions: n, Preset: config.PresetDefault, Periods: seldom(loadDigests),

@@ -36,7 +36,7 @@ type options struct {
 	peers       int
 	relays      int
 	only        string
-	rows        string // of the sections on load: only rows whose name contains this
+	rows        *rows
 	short       bool
 	seed        uint64
 	starts      int    // number of starts; 0: none
@@ -91,7 +91,7 @@ func parse(args []string) (options, error) {
 	peers := f.Int("peers", 5, "samples of memberlist's death detection with 8 members; 0 for none")
 	relays := f.Int("relays", 100, "reports to send through the torus while the service network is cut; 1 to 10000")
 	only := f.String("only", "", "only faults whose name contains this, or only the section: "+strings.Join(sectionNames(), ", "))
-	rows := f.String("rows", "", "of a section on load, only rows whose name contains this, such as \"25x20x20 1000 scattered\"")
+	rowNames := f.String("rows", "", "of a section on load, only rows whose name contains this, such as \"25x20x20 1000 scattered\"")
 	short := f.Bool("short", false, "few samples, default preset only: to see that it works")
 	seed := f.Uint64("seed", 1, "of the choice of nodes and phases")
 	var o options
@@ -112,6 +112,10 @@ func parse(args []string) (options, error) {
 		return options{}, fmt.Errorf("only: given %q: want a part of the name of a fault, or one of the sections %s", *only,
 			strings.Join(sectionNames(), ", "))
 	}
+	if *rowNames != "" && !slices.ContainsFunc(loads(), func(s named) bool { return s.name == *only }) {
+		return options{}, fmt.Errorf("rows: given %q, with -only %q: want -only with a section on load: %s", *rowNames, *only,
+			strings.Join(namesOf(loads()), ", "))
+	}
 	names := strings.FieldsFunc(*presets, func(r rune) bool { return r == ',' })
 	if *soak > 0 && len(names) == 0 {
 		return options{}, errors.New("soak needs a preset")
@@ -120,7 +124,7 @@ func parse(args []string) (options, error) {
 		return options{}, err
 	}
 	o.dims, o.presets, o.kills, o.others, o.idle, o.soak, o.peers, o.relays = d, names, *kills, *others, *idle, *soak, *peers, *relays
-	o.only, o.rows, o.short, o.seed, o.out, o.progress = *only, *rows, *short, *seed, printer{os.Stdout}, printer{os.Stderr}
+	o.only, o.rows, o.short, o.seed, o.out, o.progress = *only, &rows{part: *rowNames}, *short, *seed, printer{os.Stdout}, printer{os.Stderr}
 	if *short {
 		o.presets, o.kills, o.others, o.idle, o.peers, o.relays = []string{"default"}, 3, 1, time.Second, 1, 1
 	}
@@ -176,8 +180,10 @@ type named struct {
 	run  func(context.Context, options) error
 }
 
-func sectionNames() (out []string) {
-	for _, s := range append(sections(), loads()...) {
+func sectionNames() []string { return namesOf(append(sections(), loads()...)) }
+
+func namesOf(list []named) (out []string) {
+	for _, s := range list {
 		out = append(out, s.name)
 	}
 	return out
@@ -196,7 +202,7 @@ func deliverySections(ctx context.Context, o options) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	return nil
+	return o.rows.check()
 }
 
 // preset measures one preset on a cluster of its own.

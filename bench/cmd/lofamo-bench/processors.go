@@ -29,7 +29,7 @@ func processors(ctx context.Context, o options) error {
 			return err
 		}
 		for _, under := range []int{64, 1} {
-			if !o.wants(printed("%d under one", under)) {
+			if !o.rows.want(printed("%d under one", under)) {
 				continue
 			}
 			count := total

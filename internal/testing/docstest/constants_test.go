@@ -245,6 +245,13 @@ var constants = []constant{
 		"deploy/systemd/lofamo-executor.service", "RestartSec=2\n"},
 	{"docs/runbooks/LofamoNoLeader.md", "a lease of up to 8 s", "internal/supervisor/store/lease.go", "maxLeaseTTL = 8\n"},
 
+	{"docs/ordinary-cluster.md", "more than a quarter of all nodes disappear", "internal/supervisor/joining.go", "mostFailed = 4\n"},
+	{"docs/ordinary-cluster.md", "the supervisors wait for ten minutes", "internal/supervisor/joining.go", "stayFor = 10 * time.Minute\n"},
+	{"docs/ordinary-cluster.md", "It lasts ten minutes and admits one node", "internal/supervisor/api/enrolment.go",
+		"tokenLifetime = 10 * time.Minute\n"},
+	{"docs/responses.md", "fires after a quarter of an hour", "deploy/prometheus/lofamo-alerts.yaml",
+		"(lofamo_responses_waiting{reason=\"approval\"}) > 0\n for: 15m"},
+
 	{"docs/operations.md", "ten million for each second since 2025", "internal/supervisor/embedded/restore.go", "perSecond = 10_000_000\n"},
 	{"docs/operations.md", "less than 128 MiB free, and one that has data with less than 4 MiB", "internal/supervisor/embedded/embedded.go",
 		"newRoom = 128 << 20\n"},

@@ -14,6 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 )
 
 func TestAlarmsOfStoreAreDescribed(t *testing.T) {
@@ -101,6 +102,18 @@ func TestAlarmsAreMetrics(t *testing.T) {
 			if got := m.GetGauge().GetValue(); got != want {
 				t.Errorf("%v: %s is %v", words, alarm, got)
 			}
+		}
+	}
+}
+
+// TestAlarmMetricNamesEveryAlarm: the metric's help, and with it docs/metrics.md, lists all values of its label.
+func TestAlarmMetricNamesEveryAlarm(t *testing.T) {
+	descs := make(chan *prometheus.Desc, 1)
+	metrics.New(prometheus.NewRegistry()).Alarm.Describe(descs)
+	help := (<-descs).String()
+	for _, alarm := range allAlarms() {
+		if !strings.Contains(help, alarm) {
+			t.Errorf("%s: no alarm %q", help, alarm)
 		}
 	}
 }

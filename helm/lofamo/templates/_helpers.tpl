@@ -240,7 +240,12 @@ true
 
 {{- define "lofamo.agentSettings" -}}
 {{- $settings := dict "stateDir" .Values.agents.stateDir -}}
-{{- if include "lofamo.enrol" . }}{{ $_ := set $settings "join" (fromYaml (include "lofamo.join" .)) }}{{ end -}}
+{{- if include "lofamo.enrol" . -}}
+  {{- $_ := set $settings "join" (fromYaml (include "lofamo.join" .)) -}}
+  {{- $supervisors := (fromYaml (include "lofamo.given" .)).supervisors | default (list dict) -}}{{/* 'helm lint' goes on after fail */}}
+  {{- $first := (index $supervisors 0).address | default "" -}}
+  {{- with (fromYaml (include "lofamo.ports" .)).agentHTTP }}{{ $_ := set $settings "http" (printf (ternary "[::]:%v" "0.0.0.0:%v" (contains ":" $first)) .) }}{{ end -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.agents.config)) -}}
 {{- end }}
 

@@ -2,8 +2,10 @@ package host
 
 import (
 	"bytes"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -84,5 +86,41 @@ func TestHalfStatusMetrics(t *testing.T) {
 	}
 	if problems, err := promlint.New(bytes.NewBufferString(page)).Lint(); err != nil || len(problems) > 0 {
 		t.Error(problems, err)
+	}
+}
+
+// spoolScrape is a collector of the spool's families.
+type spoolScrape struct {
+	desc map[string]*prometheus.Desc
+	k    *storage.ReportLog
+}
+
+func (c spoolScrape) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.desc {
+		ch <- d
+	}
+}
+
+func (c spoolScrape) Collect(ch chan<- prometheus.Metric) { sink{c.desc, ch}.spool(c.k) }
+
+// TestSpoolFailsOnlyIfConfigured: a node that keeps no reports on disk by its configuration raises no alert LofamoSpoolFailing. One whose
+// spool cannot be opened does.
+func TestSpoolFailsOnlyIfConfigured(t *testing.T) {
+	for size, want := range map[int64]string{0: "lofamo_agent_spool_failing 0", 1 << 17: "lofamo_agent_spool_failing 1"} {
+		k, _ := storage.OpenReportLog(storage.ReportLogConfig{Path: filepath.Join(t.TempDir(), "missing", "host.spool"), Size: size,
+			Logger: slog.New(slog.DiscardHandler), Now: func() int64 { return 1 }})
+		c := spoolScrape{map[string]*prometheus.Desc{}, k}
+		for _, d := range allFamilies() {
+			if strings.HasPrefix(d.name, "lofamo_agent_spool_") {
+				c.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, nil)
+			}
+		}
+		reg := prometheus.NewPedanticRegistry()
+		reg.MustRegister(c)
+		w := httptest.NewRecorder()
+		promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		if !strings.Contains(w.Body.String(), want+"\n") {
+			t.Errorf("a spool of %d bytes: want %q in\n%s", size, want, w.Body)
+		}
 	}
 }

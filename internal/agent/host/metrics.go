@@ -18,6 +18,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/bounded"
 )
 
@@ -76,7 +77,7 @@ func families() []metric {
 		{"lofamo_agent_spool_lost_total", "Reports that could not be kept on disk.", nil},
 		{"lofamo_agent_disk_free_bytes", "Free space of the state directory's disk.", nil},
 		{"lofamo_agent_disk_low", "1 while the state directory's disk has less than diskWarnBytes free.", nil},
-		{"lofamo_agent_spool_failing", "1 while reports are not kept on disk, for whatever reason.", nil},
+		{"lofamo_agent_spool_failing", "1 while the spool does not keep reports on disk; 0 if there is none (spoolBytes 0).", nil},
 		{"lofamo_agent_damaged_total", "Damaged packets received; the half requests them again.", nil},
 		{"lofamo_agent_refused_total", "Messages refused, by reason.", []string{"reason"}},
 		{"lofamo_agent_oversized_total", "Datagrams on the service interfaces that were longer than any message.", nil},
@@ -183,7 +184,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	s.delivery(delivery)
 	s.halfStatus(halves)
-	s.spool(h)
+	s.spool(h.Keeper)
 	s.broadcasts(broadcasts)
 	s.procedures(procedures)
 	s.counts(counts)
@@ -226,12 +227,12 @@ func (s sink) delivery(d *lofamov1.DeliveryStatus) {
 	}
 }
 
-func (s sink) spool(h *hostHalf) {
-	st := h.Keeper.Status()
+func (s sink) spool(k *storage.ReportLog) {
+	st := k.Status()
 	s.gauge("lofamo_agent_spool_bytes", float64(st.Bytes))
 	s.gauge("lofamo_agent_spool_reports", float64(st.Depth))
 	s.counter("lofamo_agent_spool_lost_total", st.Lost)
-	s.gauge("lofamo_agent_spool_failing", one(st.Err != ""))
+	s.gauge("lofamo_agent_spool_failing", one(k.Path() != "" && st.Err != ""))
 }
 
 func (s sink) states(states []hostcore.ComponentState) {

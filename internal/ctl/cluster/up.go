@@ -83,7 +83,7 @@ NORMAL. Faults injected into processes, links and networks ended with these.`,
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
 	fl.DurationVar(&f.timeout, "timeout", 0, "time limit until all nodes are NORMAL or, when a cluster starts again, heard "+
 		"(default 60s plus 1s a node)")
-	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+cluster.EnvBinDir+
+	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and lofamo-supervisor (default $"+cluster.EnvBinDir+
 		", else that of lofamoctl)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "of agents and supervisors: debug, info, warn, error")
 	_ = cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(config.PresetNames(), cobra.ShellCompDirectiveNoFileComp))

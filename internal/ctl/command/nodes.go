@@ -336,7 +336,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 			" at most the node's states stay unchanged")
 	}
 	if s := n.GetStopped(); s != nil {
-		add(true, "Stopped", "announced a "+Printable(s.GetReason())+" at "+a.Clock(s.GetSince())+"; its silence is no fault for "+
+		add(true, "Stopped", "announced a "+Printable(s.GetReason())+" at "+a.Clock(s.GetSince())+"; its silence is no fault "+
 			a.Until(s.GetUntil())+" at most")
 	}
 	if s := n.GetStarved(); s != nil {

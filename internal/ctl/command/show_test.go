@@ -152,3 +152,16 @@ func TestStarvedNodeInTablesAndEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestStoppedNodeHasEndOfItsGrace: the line names the time until which silence is no fault.
+func TestStoppedNodeHasEndOfItsGrace(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	notes := nodeNotes(a, &lofamov1.Node{Stopped: &lofamov1.Stopped{
+		Reason: "reboot", Since: timestamppb.New(ctltest.Now), Until: timestamppb.New(ctltest.Now.Add(10 * time.Minute)),
+	}})
+	at := slices.IndexFunc(notes, func(n []string) bool { return n[0] == "Stopped" })
+	if want := "its silence is no fault " + a.Until(timestamppb.New(ctltest.Now.Add(10*time.Minute))) + " at most"; at < 0 ||
+		!strings.HasSuffix(notes[at][1], want) {
+		t.Errorf("%q: want a line Stopped that ends with %q", notes, want)
+	}
+}

@@ -188,7 +188,8 @@ func (k *keeper) Release(key alertKey, keep bool) {
 	}
 }
 
-// Stand sets all alerts that stand according to the committed state. The keeper stops sending any other alert, except
+// Stand sets all alerts that stand according to the committed state. Alerts that fire already keep their labels; their next
+// repetition has the new annotations, such as a kernel's last words. The keeper stops sending any other alert, except
 // awaited ones, those fired a moment ago, and ends. On a replica that does not lead, leads is false, and the keeper
 // goes on sending awaited alerts only.
 func (k *keeper) Stand(now time.Time, all []alert, leads bool) {
@@ -197,6 +198,9 @@ func (k *keeper) Stand(now time.Time, all []alert, leads bool) {
 		among[a.Key] = leads
 		if was := k.alerts[a.Key]; was != nil {
 			was.stands = true
+			if leads && was.resolved.IsZero() {
+				was.Annotations = a.Annotations
+			}
 		} else if leads {
 			if a.StartsAt.IsZero() || a.StartsAt.After(now) {
 				a.StartsAt = now

@@ -223,6 +223,35 @@ func TestNewLeaderTakesOverActiveAlerts(t *testing.T) {
 	}
 }
 
+// TestStandingAlertRepeatsWithNewWords: the last words of a kernel may arrive after the alert was sent. The next repetition has
+// them, with the labels that the alert keeps for life. An alert that has been resolved stays resolved.
+func TestStandingAlertRepeatsWithNewWords(t *testing.T) {
+	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
+	fired := alertNamed("a")
+	fired.Annotations = map[string]string{"description": "dead"}
+	k.Fire(keeperStart, fired)
+	p := expectPosts(t, k, keeperStart, "0: a until 4m0s; never")
+	k.Sent(keeperStart, p[0], true, true, "")
+	k.Release("a", true)
+	later := fired
+	later.Labels = map[string]string{"node": "a", "notice": "1"}
+	later.Annotations = map[string]string{"description": "dead; last kernel words: panic"}
+	k.Stand(after(10*time.Second), []alert{later}, true)
+	expectPosts(t, k, after(10*time.Second), "next 1m0s") // no sooner than any other repetition
+	p = expectPosts(t, k, after(time.Minute), "0: a until 5m0s; never")
+	got := p[0].Alerts[0]
+	if want := "dead; last kernel words: panic"; got.Annotations["description"] != want {
+		t.Errorf("description %q, want %q", got.Annotations["description"], want)
+	}
+	if !maps.Equal(got.Labels, fired.Labels) {
+		t.Errorf("labels %v, want %v", got.Labels, fired.Labels)
+	}
+	k.Sent(after(time.Minute), p[0], true, true, "")
+	k.Resolve(after(70*time.Second), fired)
+	k.Stand(after(70*time.Second), []alert{later}, true) // read before the undo was committed
+	expectPosts(t, k, after(70*time.Second), "0: a until 1m10s; never")
+}
+
 // fakeManager models how Alertmanager merges a known alert with a new one, and that it forgets alerts on restart.
 type fakeManager struct {
 	skew   time.Duration // clock offset

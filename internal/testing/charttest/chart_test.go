@@ -368,6 +368,36 @@ func TestPodMonitorsSelectExistingPorts(t *testing.T) {
 	}
 }
 
+// TestEnrollingAgentsServeMonitoredPort: the port of the agents' metrics also applies to nodes that the inventory does not list.
+func TestEnrollingAgentsServeMonitoredPort(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{"10.0.0.101": "0.0.0.0:7102", "fd00::101": "[::]:7102"} {
+		file := filepath.Join(t.TempDir(), "inventory.yaml")
+		text := "cluster: hall7\nsupervisors:\n- {id: s1, address: \"" + address + "\"}\nports: {agentHTTP: 7102}\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"--kube-version", "1.33.0", "--set-file", "inventory=" + file, "--set", "images.registry=example.org/lofamo," +
+			"supervisors.keys.from=job,supervisors.nodes.s1=control-1,monitoring.podMonitor.enabled=true"}
+		all := render(t, args...)
+		endpoints, _ := find(t, all, "PodMonitor", "lofamo-agent").at("spec", "podMetricsEndpoints").([]any)
+		if len(endpoints) != 1 || object(endpoints[0].(map[string]any)).at("portNumber") != 7102.0 {
+			t.Errorf("Prometheus scrapes %v: want port 7102", endpoints)
+		}
+		var agent map[string]any
+		if err := yaml.Unmarshal([]byte(find(t, all, "ConfigMap", "lofamo").text("data", "agent.yaml")), &agent); err != nil {
+			t.Fatal(err)
+		}
+		if agent["http"] != want {
+			t.Errorf("agents serve metrics at %v: want %s", agent["http"], want)
+		}
+		all = render(t, append(args, "--set", "agents.config.http=127.0.0.1:7102")...)
+		if got := find(t, all, "ConfigMap", "lofamo").text("data", "agent.yaml"); !strings.Contains(got, "http: 127.0.0.1:7102") {
+			t.Errorf("a value of agents.config does not take precedence:\n%s", got)
+		}
+	}
+}
+
 func contents(t *testing.T, pattern string) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

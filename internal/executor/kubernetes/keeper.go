@@ -234,7 +234,8 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 
 // round writes all pending changes of nodes, at most as much as the rate allows until the next round. If a write fails, its node pauses,
 // the others go on, and the round fails at its end. The round ends early after two failures in a row that are no refusals, because the API
-// server may be dead, and if the server or this replica accepts no writes now. whole is false then.
+// server may be dead, and if the server or this replica accepts no writes now. whole is false then, unless all nodes without an earlier
+// failure have had their turn.
 func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	states, err := k.states(ctx)
 	if err != nil {
@@ -254,13 +255,14 @@ func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 		if errors.Is(err, errNotSent) || apierrors.IsTooManyRequests(err) || ctx.Err() != nil { // no fault of the node
 			return false, err
 		}
+		_, before := k.paused[w.node.name]
 		k.pause(w.node.name, time.Now())
 		first = cmp.Or(first, err)
 		if inRow++; refused(err) { // of this node, as by a webhook
 			inRow = 0
 		}
 		if inRow == 2 {
-			return false, first
+			return before, first // such nodes come last
 		}
 	}
 	return true, first
@@ -272,7 +274,8 @@ func (k *keeper) pause(name string, now time.Time) {
 	k.paused[name] = keeperPause{now.Add(length), length}
 }
 
-// needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats.
+// needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats. Nodes whose last write
+// failed come after all others, the earliest failure first, so that nodes that always fail delay no other for long.
 func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keepWrite {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -311,6 +314,9 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 		}
 	}
 	slices.SortFunc(out, func(a, b keepWrite) int {
+		if d := k.paused[a.node.name].until.Compare(k.paused[b.node.name].until); d != 0 { // zero without a failure
+			return d
+		}
 		if a.urgent != b.urgent {
 			if a.urgent {
 				return -1

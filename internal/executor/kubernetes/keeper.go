@@ -1,12 +1,11 @@
 package kubernetes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
-	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,6 +54,7 @@ type keeper struct {
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
 	paused  map[string]keeperPause // nodes whose last write failed
+	failed  string                 // the node of the last failed round's error
 
 	evidence Evidence // nil: not needed
 
@@ -220,11 +220,7 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 		case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
 			return
 		default:
-			why := err.Error()
-			if u, ok := errors.AsType[*url.Error](err); ok { // whose text names the node
-				why = u.Err.Error()
-			}
-			if why != said { // the same reason once
+			if why := strings.ReplaceAll(err.Error(), k.failed, ""); why != said { // the same reason once, for all nodes
 				said = why
 				k.e.log.Warn("cannot keep the conditions of nodes: trying again", "err", err)
 			}
@@ -257,7 +253,9 @@ func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 		}
 		_, before := k.paused[w.node.name]
 		k.pause(w.node.name, time.Now())
-		first = cmp.Or(first, err)
+		if first == nil {
+			first, k.failed = err, w.node.name
+		}
 		if inRow++; refused(err) { // of this node, as by a webhook
 			inRow = 0
 		}

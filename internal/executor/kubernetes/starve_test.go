@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -172,7 +173,8 @@ func TestNodesThatAlwaysFailStarveNoOther(t *testing.T) {
 		t.Run(fmt.Sprintf("%d of %d with %d", tc.failing, tc.failing+tc.others, tc.code), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, most := &mapped{states: map[fault.NodeID]NodeState{}}, 20*time.Minute
-				s, stop := keepInMemory(t, m, tc.failing, tc.others, tc.code, io.Discard)
+				var log bytes.Buffer
+				s, stop := keepInMemory(t, m, tc.failing, tc.others, tc.code, &log)
 				defer stop()
 				others := func(holds func(c corev1.NodeCondition) bool) bool {
 					for i := range tc.others {
@@ -196,6 +198,10 @@ func TestNodesThatAlwaysFailStarveNoOther(t *testing.T) {
 				}
 				if !others(func(c corev1.NodeCondition) bool { return time.Since(c.LastHeartbeatTime.Time) < 6*time.Minute }) {
 					t.Error("some heartbeats of other nodes are old")
+				}
+				stop()
+				if n := strings.Count(log.String(), "\n"); n != 1 {
+					t.Errorf("%d lines in the log: want one for one reason:\n%.1000s", n, log.String())
 				}
 			})
 		})

@@ -1,0 +1,216 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// memoryFaults is an API server of Fault objects in memory, for tests in a bubble. Its watch is silent: the keeper knows its own writes.
+type memoryFaults struct {
+	answer func(ctx context.Context, name string) int // the code of the answer to a write; 0: none
+
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]any
+	writes  map[string]int
+}
+
+// CloseIdleConnections implements the interface that client-go looks for.
+func (*memoryFaults) CloseIdleConnections() {}
+
+func (m *memoryFaults) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Get("watch") == "true" {
+		body, _ := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = body.Close() })
+		return jsonAnswer(http.StatusOK, body), nil
+	}
+	if r.Method == http.MethodGet {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{"metadata": map[string]any{"resourceVersion": fmt.Sprint(m.version)},
+			"items": slices.Collect(maps.Values(m.objects))})), nil
+	}
+	name, status := path.Base(r.URL.Path), false
+	if name == "status" {
+		name, status = path.Base(path.Dir(r.URL.Path)), true
+	}
+	m.mu.Lock()
+	m.writes[name]++
+	m.mu.Unlock()
+	switch code := m.answer(r.Context(), name); code {
+	case http.StatusOK:
+	case 0:
+		return nil, context.Cause(r.Context())
+	default:
+		return jsonAnswer(code, asBody(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+			"message": fmt.Sprintf("faults %q: no", name)})), nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.Method == http.MethodDelete {
+		delete(m.objects, name)
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{})), nil
+	}
+	var given map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&given); err != nil {
+		return nil, err
+	}
+	o := m.objects[name]
+	if o == nil {
+		o = map[string]any{}
+		m.objects[name] = o
+	}
+	m.version++
+	if !status {
+		o["metadata"], o["spec"] = given["metadata"], given["spec"]
+	} else {
+		o["status"] = given["status"]
+	}
+	meta := o["metadata"].(map[string]any)
+	meta["uid"], meta["resourceVersion"] = "u-"+name, fmt.Sprint(m.version)
+	return jsonAnswer(http.StatusOK, asBody(o)), nil
+}
+
+// stateOf returns the state in the status of an object; "" without one.
+func (m *memoryFaults) stateOf(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	st, _ := m.objects[name]["status"].(map[string]any)
+	state, _ := st["state"].(string)
+	return state
+}
+
+func (m *memoryFaults) tried() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.writes)
+}
+
+// faultsInMemory returns a keeper that has read the objects of a server in memory: there are none.
+func faultsInMemory(t *testing.T, s *memoryFaults, src *incidents, log io.Writer) *Faults {
+	t.Helper()
+	s.objects, s.writes = map[string]map[string]any{}, map[string]int{}
+	k := Config{}.Filled()
+	k.QPS, k.Burst = objectsQPS, objectsBurst
+	c, err := newClient(k, &rest.Config{Host: "http://memory", Transport: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.KubernetesObjects{Namespace: "a", Faults: true}.Filled()
+	f := newFaults(cfg, c, "test", src.source, slog.New(slog.NewTextHandler(log, nil)))
+	f.r.synced = true
+	return f
+}
+
+// faultsNamed returns n faults with the prefix in their names.
+func faultsNamed(prefix string, n int) (out []Fault) {
+	for i := range n {
+		out = append(out, aFault(fmt.Sprintf("%s-%03d", prefix, i)))
+	}
+	return out
+}
+
+// TestDeadServerCostsTwoRequestsAPass: a pass ends after two requests without an answer, also if objects must go, and the next one begins
+// with other objects.
+func TestDeadServerCostsTwoRequestsAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead := false
+		s := &memoryFaults{answer: func(ctx context.Context, _ string) int {
+			if !dead {
+				return http.StatusOK
+			}
+			<-ctx.Done()
+			return 0
+		}}
+		f := faultsInMemory(t, s, &incidents{}, io.Discard)
+		f.pass(t.Context(), faultsNamed("old", 4), time.Now(), false)
+		dead, s.writes = true, map[string]int{}
+		list := faultsNamed("new", 20)
+		for i := range 12 {
+			begin := time.Now()
+			f.pass(t.Context(), list, time.Now(), false)
+			if took := time.Since(begin); took > 2*f.r.c.timeout+time.Second || s.tried() != 2*(i+1) {
+				t.Errorf("pass %d has taken %s, and %d objects were tried: want %s at most, and %d", i+1, took, s.tried(), 2*f.r.c.timeout, 2*(i+1))
+			}
+		}
+		dead = false
+		f.pass(t.Context(), list, time.Now(), false)
+		if len(s.objects) != 20 || s.stateOf("new-019") == "" || len(f.failed) != 0 {
+			t.Errorf("%d objects, failed %v: want all 20 with a status, and no failure", len(s.objects), f.failed)
+		}
+	})
+}
+
+// TestFaultsThatAlwaysFailStarveNoOther: objects whose writes always fail delay no others for long. The log has one line.
+func TestFaultsThatAlwaysFailStarveNoOther(t *testing.T) {
+	for code, within := range map[int]time.Duration{0: 2 * time.Minute, http.StatusInternalServerError: 15 * time.Second,
+		http.StatusForbidden: 15 * time.Second} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, src := &memoryFaults{answer: func(ctx context.Context, name string) int {
+					if strings.HasPrefix(name, "k-") {
+						return http.StatusOK
+					}
+					if code == 0 {
+						<-ctx.Done()
+					}
+					return code
+				}}, &incidents{}
+				var log bytes.Buffer
+				f := faultsInMemory(t, s, src, &log)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); f.Run(ctx) }()
+				stop := sync.OnceFunc(func() { cancel(); <-done })
+				defer stop()
+				good, bad := faultsNamed("k", 50), faultsNamed("bad", 20)
+				all := func(list []Fault, state string) func() bool {
+					return func() bool {
+						return !slices.ContainsFunc(list, func(in Fault) bool { return s.stateOf(in.Name) != state })
+					}
+				}
+				src.set(append(bad, good...)...)
+				if took := takes(time.Hour, all(good, "OPEN")); took > within {
+					t.Errorf("all other objects stand after %s: want %s", took, within)
+				}
+				time.Sleep(10 * time.Minute)
+				for i, state := range []string{"RECOVERING", "OPEN", "RECOVERING", "OPEN"} {
+					for i := range good {
+						good[i].Status.State = state
+					}
+					added := aFault(fmt.Sprintf("k-new-%d", i))
+					src.set(append(append(bad, good...), added)...)
+					took := takes(time.Hour, all([]Fault{added}, "OPEN"))
+					if most := 2*f.r.c.timeout + time.Second; took > most {
+						t.Errorf("change %d: the new object stands after %s: want %s", i, took, most)
+					}
+					if took += takes(time.Hour, all(good, state)); took > 20*time.Second {
+						t.Errorf("change %d: all objects have followed after %s: want 20s", i, took)
+					}
+					time.Sleep(61 * time.Second)
+				}
+				stop()
+				if n := strings.Count(log.String(), "\n"); n != 1 {
+					t.Errorf("%d lines in the log: want one for one reason:\n%.1000s", n, log.String())
+				}
+			})
+		})
+	}
+}

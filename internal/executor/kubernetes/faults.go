@@ -74,6 +74,8 @@ const (
 const (
 	// faultsEvery is the shortest interval between two passes, and faultsLook the longest.
 	faultsEvery, faultsLook = 500 * time.Millisecond, 10 * time.Second
+	// faultsPass is the longest time for which a pass begins changes. The rest follows in the next pass, after the objects of new incidents.
+	faultsPass = 2 * time.Second
 	// faultsUnknown is how long an object without an incident stays after the beginning of a term: this replica's copy of the
 	// incidents may be behind that of the former leader.
 	faultsUnknown = 10 * time.Second
@@ -91,6 +93,7 @@ type Faults struct {
 	said    string
 	failed  map[string]time.Time // objects whose last change failed, and when
 	first   string               // the object of the last error in the log
+	last    string               // the object at which the last pass ended early; "": it has not
 }
 
 // NewFaults returns a keeper of the objects in the configured namespace. source returns all incidents in any order, a channel
@@ -147,8 +150,8 @@ func (f *Faults) Run(ctx context.Context) {
 }
 
 // pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident. It ends early
-// when failures have cost the time of two requests: the API server may be dead, and the list gets old. One without an answer costs a whole
-// request. more asks for another pass at once, because changes are left that have not failed before.
+// after faultsPass, because the list gets old. It also does so when failures have cost the time of two requests, because the API server may
+// be dead; one without an answer costs a whole request. more asks for another pass at once: changes are left that have not failed before.
 func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) (more bool) {
 	have, over, synced := f.r.all()
 	if !synced {
@@ -156,7 +159,9 @@ func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginnin
 	}
 	var firstErr error
 	var lost time.Duration
-	for _, c := range f.pending(have, list, now, beginning) {
+	all, start := f.pending(have, list, now, beginning), time.Now()
+	f.last = ""
+	for _, c := range all {
 		begin := time.Now()
 		err := c.do(ctx)
 		_, before := f.failed[c.name]
@@ -165,6 +170,10 @@ func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginnin
 		}
 		if err == nil {
 			delete(f.failed, c.name)
+			if time.Since(start) >= faultsPass {
+				f.last, more = c.name, true
+				break
+			}
 			continue
 		}
 		f.failed[c.name] = time.Now()
@@ -194,8 +203,9 @@ type faultChange struct {
 	do   func(context.Context) error
 }
 
-// pending returns the changes of a pass: first removals, then new objects, because a storm of changes must not delay them, then all others.
-// Objects whose last change failed come after all others, the earliest failure first, so that they delay no other for long.
+// pending returns the changes of a pass: first new objects, because a storm of changes must not delay them, then removals, then all others,
+// beginning after the object at which the last pass ended. Objects whose last change failed come after all these, the earliest failure
+// first, so that they delay no other for long.
 func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, beginning bool) []faultChange {
 	want := f.wanted(list, now)
 	names := map[string]bool{}
@@ -203,12 +213,7 @@ func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, be
 		names[w.Name] = true
 	}
 	var out, others []faultChange
-	for _, name := range slices.Sorted(maps.Keys(have)) {
-		known := slices.ContainsFunc(list, func(in Fault) bool { return in.Name == name })
-		if o := have[name]; !names[name] && o.Metadata.DeletionTimestamp == nil && (known || !beginning) {
-			out = append(out, faultChange{name, func(ctx context.Context) error { return f.r.delete(ctx, o) }})
-		}
-	}
+	next := 0
 	for _, w := range want {
 		o, there := have[w.Name]
 		switch do := f.change(w, o, there); {
@@ -218,8 +223,17 @@ func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, be
 		default:
 			out = append(out, faultChange{w.Name, do})
 		}
+		if w.Name == f.last {
+			next = len(others)
+		}
 	}
-	out = append(out, others...)
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		known := slices.ContainsFunc(list, func(in Fault) bool { return in.Name == name })
+		if o := have[name]; !names[name] && o.Metadata.DeletionTimestamp == nil && (known || !beginning) {
+			out = append(out, faultChange{name, func(ctx context.Context) error { return f.r.delete(ctx, o) }})
+		}
+	}
+	out = slices.Concat(out, others[next:], others[:next])
 	maps.DeleteFunc(f.failed, func(name string, _ time.Time) bool {
 		return !slices.ContainsFunc(out, func(c faultChange) bool { return c.name == name })
 	})
@@ -230,7 +244,9 @@ func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, be
 // report logs an error of a pass, each once for all objects.
 func (f *Faults) report(err error) {
 	if err == nil {
-		f.said = ""
+		if len(f.failed) == 0 {
+			f.said = ""
+		}
 	} else if why := strings.ReplaceAll(err.Error(), f.first, ""); why != f.said {
 		f.said = why
 		f.log.Warn("Fault objects in Kubernetes are not up to date: trying again", "err", err)

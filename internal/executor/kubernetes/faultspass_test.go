@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"path"
 	"slices"
@@ -97,6 +98,13 @@ func (m *memoryFaults) stateOf(name string) string {
 	return state
 }
 
+// all returns whether all objects have the state.
+func (m *memoryFaults) all(list []Fault, state string) func() bool {
+	return func() bool {
+		return !slices.ContainsFunc(list, func(in Fault) bool { return m.stateOf(in.Name) != state })
+	}
+}
+
 func (m *memoryFaults) tried() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,6 +125,15 @@ func faultsInMemory(t *testing.T, s *memoryFaults, src *incidents, log io.Writer
 	f := newFaults(cfg, c, "test", src.source, slog.New(slog.NewTextHandler(log, nil)))
 	f.r.synced = true
 	return f
+}
+
+// runFaults runs a keeper until the returned function is called.
+func runFaults(t *testing.T, f *Faults) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(ctx) }()
+	return sync.OnceFunc(func() { cancel(); <-done })
 }
 
 // faultsNamed returns n faults with the prefix in their names.
@@ -151,7 +168,8 @@ func TestDeadServerCostsTwoRequestsAPass(t *testing.T) {
 			}
 		}
 		dead = false
-		f.pass(t.Context(), list, time.Now(), false)
+		for f.pass(t.Context(), list, time.Now(), false) {
+		}
 		if len(s.objects) != 20 || s.stateOf("new-019") == "" || len(f.failed) != 0 {
 			t.Errorf("%d objects, failed %v: want all 20 with a status, and no failure", len(s.objects), f.failed)
 		}
@@ -175,19 +193,11 @@ func TestFaultsThatAlwaysFailStarveNoOther(t *testing.T) {
 				}}, &incidents{}
 				var log bytes.Buffer
 				f := faultsInMemory(t, s, src, &log)
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() { defer close(done); f.Run(ctx) }()
-				stop := sync.OnceFunc(func() { cancel(); <-done })
+				stop := runFaults(t, f)
 				defer stop()
 				good, bad := faultsNamed("k", 50), faultsNamed("bad", 20)
-				all := func(list []Fault, state string) func() bool {
-					return func() bool {
-						return !slices.ContainsFunc(list, func(in Fault) bool { return s.stateOf(in.Name) != state })
-					}
-				}
-				src.set(append(bad, good...)...)
-				if took := takes(time.Hour, all(good, "OPEN")); took > within {
+				src.set(slices.Concat(bad, good)...)
+				if took := takes(time.Hour, s.all(good, "OPEN")); took > within {
 					t.Errorf("all other objects stand after %s: want %s", took, within)
 				}
 				time.Sleep(10 * time.Minute)
@@ -196,12 +206,12 @@ func TestFaultsThatAlwaysFailStarveNoOther(t *testing.T) {
 						good[i].Status.State = state
 					}
 					added := aFault(fmt.Sprintf("k-new-%d", i))
-					src.set(append(append(bad, good...), added)...)
-					took := takes(time.Hour, all([]Fault{added}, "OPEN"))
+					src.set(slices.Concat(bad, good, []Fault{added})...)
+					took := takes(time.Hour, s.all([]Fault{added}, "OPEN"))
 					if most := 2*f.r.c.timeout + time.Second; took > most {
 						t.Errorf("change %d: the new object stands after %s: want %s", i, took, most)
 					}
-					if took += takes(time.Hour, all(good, state)); took > 20*time.Second {
+					if took += takes(time.Hour, s.all(good, state)); took > 20*time.Second {
 						t.Errorf("change %d: all objects have followed after %s: want 20s", i, took)
 					}
 					time.Sleep(61 * time.Second)
@@ -213,4 +223,58 @@ func TestFaultsThatAlwaysFailStarveNoOther(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStormOfChangesDelaysNoNewObject: many objects that change or go at once delay the object of a new incident by seconds only. Objects
+// that change again and again delay no other for long.
+func TestStormOfChangesDelaysNoNewObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, src := &memoryFaults{answer: func(context.Context, string) int { return http.StatusOK }}, &incidents{}
+		f := faultsInMemory(t, s, src, io.Discard)
+		stop := runFaults(t, f)
+		defer stop()
+		list := faultsNamed("k", 150)
+		src.set(list...)
+		takes(time.Hour, s.all(list, "OPEN"))
+		for i := range 5 {
+			time.Sleep(time.Minute)
+			list = slices.Clone(list)
+			for i := range list {
+				list[i].Status.State = []string{"OPEN", "RECOVERING"}[i%2]
+				list[i].Status.Consequences++
+			}
+			changed := list
+			if i == 4 {
+				changed = nil // their objects go
+			}
+			src.set(changed...)
+			time.Sleep(time.Second)
+			added := aFault(fmt.Sprintf("k-new-%d", i))
+			src.set(append(slices.Clone(changed), added)...)
+			if took := takes(time.Hour, s.all([]Fault{added}, "OPEN")); took > 5*time.Second {
+				t.Errorf("storm %d: the new object stands after %s: want 5s", i, took)
+			}
+		}
+		src.set(list...)
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		clear(s.writes)
+		s.mu.Unlock()
+		for range 120 { // nearly all change each second
+			list = slices.Clone(list)
+			for i := range list {
+				if rand.N(10) > 0 {
+					list[i].Status.Consequences++
+				}
+			}
+			src.set(list...)
+			time.Sleep(time.Second)
+		}
+		stop()
+		for _, in := range list {
+			if s.writes[in.Name] < 3 {
+				t.Errorf("%s: %d writes in two minutes: want three", in.Name, s.writes[in.Name])
+			}
+		}
+	})
 }

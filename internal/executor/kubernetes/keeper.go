@@ -29,9 +29,10 @@ const (
 	keepLeave = 10 * time.Second
 	// keepEcho is how long it waits for its own write to come back through the watch.
 	keepEcho = 10 * time.Second
-	// keepFirst is the pause of a node after its first failed write. It doubles with each further one.
+	// keepFirst is the pause of a node after its first failed write, which doubles with each further one. It also bounds the pause after a
+	// round that ended early, because a few failing nodes may have ended it.
 	keepFirst = 5 * time.Second
-	// keepMost bounds the pauses after failures.
+	// keepMost bounds the pause of a node, and the pause between two tries to remove all conditions.
 	keepMost = time.Minute
 )
 
@@ -209,7 +210,7 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	said, pause := "", k.every
 	for wait(ctx, pause) {
 		whole, err := k.round(ctx)
-		if pause = min(2*pause, keepMost); whole { // a node that failed has a pause
+		if pause = min(2*pause, keepFirst); whole { // a node that failed has a pause
 			pause = k.every
 		}
 		switch {
@@ -231,7 +232,7 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 // round writes all pending changes of nodes, at most as much as the rate allows until the next round. If a write fails, its node pauses,
 // the others go on, and the round fails at its end. The round ends early after two failures in a row that are no refusals, because the API
 // server may be dead, and if the server or this replica accepts no writes now. whole is false then, unless all nodes without an earlier
-// failure have had their turn.
+// failure have had their turn. A webhook, too, can answer for one node that it accepts no writes now, so that node pauses as well.
 func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	states, err := k.states(ctx)
 	if err != nil {
@@ -248,7 +249,7 @@ func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 			continue
 		}
 		delete(k.sent, w.node.name)
-		if errors.Is(err, errNotSent) || apierrors.IsTooManyRequests(err) || ctx.Err() != nil { // no fault of the node
+		if errors.Is(err, errNotSent) || ctx.Err() != nil { // no fault of the node
 			return false, err
 		}
 		_, before := k.paused[w.node.name]
@@ -259,7 +260,7 @@ func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 		if inRow++; refused(err) { // of this node, as by a webhook
 			inRow = 0
 		}
-		if inRow == 2 {
+		if inRow == 2 || busy(err) {
 			return before, first // such nodes come last
 		}
 	}

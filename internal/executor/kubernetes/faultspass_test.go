@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -277,4 +278,33 @@ func TestStormOfChangesDelaysNoNewObject(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLateAnswerBringsBackNoObject: the answer to a write of an object that somebody has deleted since does not return it to the copy: the
+// keeper would not make it again.
+func TestLateAnswerBringsBackNoObject(t *testing.T) {
+	version := func(v, name string) object {
+		return object{Metadata: objectMeta{Name: name, UID: types.UID("u-" + name), ResourceVersion: v}}
+	}
+	for name, tc := range map[string]struct {
+		meanwhile func(r *resource) // while the answer is on its way
+		want      bool
+	}{
+		"nothing":      {func(*resource) {}, true},
+		"deleted":      {func(r *resource) { r.watched("DELETED", version("12", "k-a")) }, false},
+		"other change": {func(r *resource) { r.watched("MODIFIED", version("10", "k-b")) }, true},
+		"own event":    {func(r *resource) { r.watched("ADDED", version("11", "k-a")) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &memoryFaults{version: 10}
+			f := faultsInMemory(t, s, &incidents{}, io.Discard)
+			s.answer = func(context.Context, string) int { tc.meanwhile(f.r); return http.StatusOK }
+			if err := f.r.apply(t.Context(), "k-a", "", map[string]any{"metadata": map[string]any{"name": "k-a"}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, is := f.r.objects["k-a"]; is != tc.want {
+				t.Errorf("in the copy: %t, want %t", is, tc.want)
+			}
+		})
+	}
 }

@@ -356,6 +356,7 @@ func (c *client) keep(ctx context.Context, w keepWrite) error {
 // It needs only the rights of every executor.
 func (e *Executor) removeKept(ctx context.Context, states States) {
 	removed, log := 0, e.log
+	without := map[fault.NodeID]bool{}
 	for pause := keepEvery; wait(ctx, pause); pause = min(2*pause, keepMost) {
 		all, err := states(ctx)
 		if err != nil {
@@ -363,6 +364,9 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 		}
 		var last error
 		for id := range all {
+			if without[id] {
+				continue
+			}
 			done, err := e.removeKeptFrom(ctx, id)
 			switch {
 			case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
@@ -372,6 +376,7 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 			case done:
 				removed++
 			}
+			without[id] = err == nil
 		}
 		if last == nil {
 			if removed > 0 {

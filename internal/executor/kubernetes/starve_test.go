@@ -34,6 +34,7 @@ type memoryNodes struct {
 	mu      sync.Mutex
 	version int
 	nodes   map[string]*corev1.Node
+	reads   map[string]int // of single nodes
 	watch   *io.PipeWriter
 }
 
@@ -49,6 +50,10 @@ func (m *memoryNodes) RoundTrip(r *http.Request) (*http.Response, error) {
 		over, cancel := context.WithTimeout(r.Context(), watchSpan)
 		context.AfterFunc(over, func() { cancel(); _ = watch.Close() })
 		return jsonAnswer(http.StatusOK, body), nil
+	}
+	if n := m.nodes[path.Base(r.URL.Path)]; n != nil {
+		m.reads[n.Name]++
+		return jsonAnswer(http.StatusOK, asBody(n)), nil
 	}
 	l := corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}}
 	l.ResourceVersion = strconv.Itoa(m.version)
@@ -118,7 +123,23 @@ func (m *memoryNodes) condition(node, typ string) corev1.NodeCondition {
 // The returned function ends the keeper.
 func keepInMemory(t *testing.T, m *mapped, bad, good, code int, log io.Writer) (s *memoryNodes, stop func()) {
 	t.Helper()
-	s = &memoryNodes{nodes: map[string]*corev1.Node{}, answer: func(ctx context.Context, node string) int {
+	s, e := inMemory(t, m, bad, good, code, log)
+	return s, keepIn(t, e, m)
+}
+
+// keepIn starts a keeper, and returns what ends it.
+func keepIn(t *testing.T, e *Executor, m *mapped) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(executor.WithFence(t.Context(), func(context.Context) error { return nil }))
+	done := make(chan struct{})
+	go func() { defer close(done); e.Keep(ctx, m.get, nil) }()
+	return func() { cancel(); <-done }
+}
+
+// inMemory returns the server and the executor of keepInMemory.
+func inMemory(t *testing.T, m *mapped, bad, good, code int, log io.Writer) (s *memoryNodes, e *Executor) {
+	t.Helper()
+	s = &memoryNodes{nodes: map[string]*corev1.Node{}, reads: map[string]int{}, answer: func(ctx context.Context, node string) int {
 		switch {
 		case strings.HasPrefix(node, "good"):
 			return http.StatusOK
@@ -144,11 +165,7 @@ func keepInMemory(t *testing.T, m *mapped, bad, good, code int, log io.Writer) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Executor{cfg: cfg, c: c, log: slog.New(slog.NewTextHandler(log, nil))}
-	ctx, cancel := context.WithCancel(executor.WithFence(t.Context(), func(context.Context) error { return nil }))
-	done := make(chan struct{})
-	go func() { defer close(done); e.Keep(ctx, m.get, nil) }()
-	return s, func() { cancel(); <-done }
+	return s, &Executor{cfg: cfg, c: c, log: slog.New(slog.NewTextHandler(log, nil))}
 }
 
 // takes returns the time until something holds, at most the given one.
@@ -213,4 +230,34 @@ func TestNodesThatAlwaysFailStarveNoOther(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestConditionsGoOnceFromEachNode: while the conditions of one node cannot be removed, the others are not read again and again.
+func TestConditionsGoOnceFromEachNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &mapped{states: map[fault.NodeID]NodeState{}}
+		code := http.StatusOK
+		s, e := inMemory(t, m, 1, 5, http.StatusOK, io.Discard)
+		s.answer = func(_ context.Context, node string) int {
+			if node == "bad0" {
+				return code
+			}
+			return http.StatusOK
+		}
+		stop := keepIn(t, e, m)
+		stand := func() bool {
+			return s.condition("bad0", LinksReady).Type != "" && s.condition("good4", LinksReady).Reason != ""
+		}
+		if took := takes(time.Hour, stand); took == time.Hour {
+			t.Fatal("there are no conditions")
+		}
+		stop()
+		code, e.cfg.Conditions = http.StatusForbidden, &config.KubernetesConditions{}
+		stop = keepIn(t, e, m)
+		time.Sleep(time.Hour)
+		stop()
+		if c := s.condition("good4", LinksReady); c.Type != "" || s.reads["good4"] != 1 || s.reads["bad0"] < 50 {
+			t.Errorf("condition %+v, reads %v: want none, one read of each good node, and some of the other", c, s.reads)
+		}
+	})
 }

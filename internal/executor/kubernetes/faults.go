@@ -91,9 +91,16 @@ type Faults struct {
 	r       *resource
 	log     *slog.Logger
 	said    string
-	failed  map[string]time.Time // objects whose last change failed, and when
-	first   string               // the object of the last error in the log
-	last    string               // the object at which the last pass ended early; "": it has not
+	failed  map[string]time.Time    // objects whose last change failed, and when
+	written map[string]faultWritten // the last write of each object
+	first   string                  // the object of the last error in the log
+	last    string                  // the object at which the last pass ended early; "": it has not
+}
+
+// faultWritten is a write, and the version of the object that it has led to.
+type faultWritten struct {
+	status  FaultStatus
+	version string
 }
 
 // NewFaults returns a keeper of the objects in the configured namespace. source returns all incidents in any order, a channel
@@ -119,7 +126,7 @@ func newFaults(cfg config.KubernetesObjects, c *client, cluster string,
 	// Twice the number: others may have made some with our label, and all of them must go.
 	r := newResource(c, cfg.Namespace, "faults", "Fault", clusterLabel+"="+cluster, 2*cfg.MaxFaults+objectsPage, log)
 	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log,
-		failed: map[string]time.Time{}}
+		failed: map[string]time.Time{}, written: map[string]faultWritten{}}
 }
 
 // Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source. A replica that leads again
@@ -234,6 +241,7 @@ func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, be
 		}
 	}
 	out = slices.Concat(out, others[next:], others[:next])
+	maps.DeleteFunc(f.written, func(name string, _ faultWritten) bool { return !names[name] })
 	maps.DeleteFunc(f.failed, func(name string, _ time.Time) bool {
 		return !slices.ContainsFunc(out, func(c faultChange) bool { return c.name == name })
 	})
@@ -310,7 +318,10 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 	}
 	st := bounded(w.Status)
 	identity, status := !there || !hasLabels(have, labels), !there || !sameStatus(have.Status, st)
-	if !identity && !status {
+	last := f.written[w.Name]
+	// A server that drops a field, as with an earlier definition, gets each status once.
+	same := there && last.version == have.Metadata.ResourceVersion && reflect.DeepEqual(last.status, st)
+	if same || !identity && !status {
 		return nil
 	}
 	return func(ctx context.Context) error {
@@ -318,7 +329,7 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 		if identity {
 			whole := maps.Clone(o)
 			whole["metadata"], whole["spec"] = map[string]any{"name": w.Name, "labels": labels}, spec
-			if err := f.r.apply(ctx, w.Name, "", whole); err != nil {
+			if _, err := f.r.apply(ctx, w.Name, "", whole); err != nil {
 				return err
 			}
 		}
@@ -326,7 +337,11 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 			return nil
 		}
 		o["metadata"], o["status"] = map[string]any{"name": w.Name}, st
-		return f.r.apply(ctx, w.Name, "status", o)
+		version, err := f.r.apply(ctx, w.Name, "status", o)
+		if err == nil {
+			f.written[w.Name] = faultWritten{st, version}
+		}
+		return err
 	}
 }
 

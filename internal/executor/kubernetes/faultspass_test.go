@@ -28,6 +28,8 @@ import (
 type memoryFaults struct {
 	answer func(ctx context.Context, name string) int // the code of the answer to a write; 0: none
 
+	unknown []string // fields of the status that an earlier definition lacks
+
 	mu      sync.Mutex
 	version int
 	objects map[string]map[string]any
@@ -79,14 +81,22 @@ func (m *memoryFaults) RoundTrip(r *http.Request) (*http.Response, error) {
 		o = map[string]any{}
 		m.objects[name] = o
 	}
-	m.version++
+	before := fmt.Sprint(o["spec"], o["status"])
 	if !status {
-		o["metadata"], o["spec"] = given["metadata"], given["spec"]
+		o["metadata"], o["spec"] = map[string]any{"name": name, "uid": "u-" + name, "labels": given["metadata"].(map[string]any)["labels"],
+			"resourceVersion": o["version"]}, given["spec"]
 	} else {
-		o["status"] = given["status"]
+		st := given["status"].(map[string]any)
+		for _, field := range m.unknown {
+			delete(st, field)
+		}
+		o["status"] = st
 	}
-	meta := o["metadata"].(map[string]any)
-	meta["uid"], meta["resourceVersion"] = "u-"+name, fmt.Sprint(m.version)
+	if fmt.Sprint(o["spec"], o["status"]) != before {
+		m.version++
+		o["version"] = fmt.Sprint(m.version)
+		o["metadata"].(map[string]any)["resourceVersion"] = o["version"]
+	}
 	return jsonAnswer(http.StatusOK, asBody(o)), nil
 }
 
@@ -299,7 +309,8 @@ func TestLateAnswerBringsBackNoObject(t *testing.T) {
 			s := &memoryFaults{version: 10}
 			f := faultsInMemory(t, s, &incidents{}, io.Discard)
 			s.answer = func(context.Context, string) int { tc.meanwhile(f.r); return http.StatusOK }
-			if err := f.r.apply(t.Context(), "k-a", "", map[string]any{"metadata": map[string]any{"name": "k-a"}}); err != nil {
+			o := map[string]any{"metadata": map[string]any{"name": "k-a"}, "spec": FaultSpec{Cluster: "test", Incident: "k-a"}}
+			if _, err := f.r.apply(t.Context(), "k-a", "", o); err != nil {
 				t.Fatal(err)
 			}
 			if _, is := f.r.objects["k-a"]; is != tc.want {
@@ -307,4 +318,40 @@ func TestLateAnswerBringsBackNoObject(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEarlierDefinitionCostsNoWrites: an API server that drops a field of the status, because it has an earlier definition, gets each
+// status once. A change of the incident or of the object brings the next write.
+func TestEarlierDefinitionCostsNoWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &memoryFaults{answer: func(context.Context, string) int { return http.StatusOK }, unknown: []string{"consequences"}}
+		src := &incidents{}
+		f := faultsInMemory(t, s, src, io.Discard)
+		stop := runFaults(t, f)
+		defer stop()
+		writes := func() int {
+			time.Sleep(10 * time.Minute)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			n := s.writes["k-001"]
+			clear(s.writes)
+			return n
+		}
+		list := faultsNamed("k", 5)
+		src.set(list...)
+		if n := writes(); n != 2 {
+			t.Errorf("%d writes of a new object: want two", n)
+		}
+		list = slices.Clone(list)
+		list[1].Status.Cause = "SENSOR"
+		src.set(list...)
+		if n := writes(); n != 1 {
+			t.Errorf("%d writes of a changed status: want one", n)
+		}
+		f.r.watched("MODIFIED", object{Metadata: objectMeta{Name: "k-001", UID: "u-k-001", ResourceVersion: "100",
+			Labels: map[string]string{clusterLabel: "test", nodeLabel: "n1"}}, Spec: []byte(`{"cluster":"test","incident":"k-001"}`)})
+		if n := writes(); n == 0 {
+			t.Error("no write of an object that somebody has changed")
+		}
+	})
 }

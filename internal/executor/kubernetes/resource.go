@@ -333,13 +333,13 @@ func (r *resource) send(ctx context.Context, req *rest.Request) ([]byte, error) 
 }
 
 // apply brings an object, or with a subresource that part of it, to the server by server-side apply. Others' values of the
-// fields that it has are replaced.
-func (r *resource) apply(ctx context.Context, name, subresource string, o any) error {
+// fields that it has are replaced. apply returns the version of the object.
+func (r *resource) apply(ctx context.Context, name, subresource string, o any) (version string, _ error) {
 	is, err := r.patch(ctx, name, subresource, o)
 	if err == nil {
 		r.put(is, true)
 	}
-	return err
+	return is.Metadata.ResourceVersion, err
 }
 
 // patch is apply without a change of the copy. It returns the object.

@@ -6,13 +6,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -71,6 +74,8 @@ const (
 const (
 	// faultsEvery is the shortest interval between two passes, and faultsLook the longest.
 	faultsEvery, faultsLook = 500 * time.Millisecond, 10 * time.Second
+	// faultsPass is the longest time for which a pass begins changes. The rest follows in the next pass, after the objects of new incidents.
+	faultsPass = 2 * time.Second
 	// faultsUnknown is how long an object without an incident stays after the beginning of a term: this replica's copy of the
 	// incidents may be behind that of the former leader.
 	faultsUnknown = 10 * time.Second
@@ -86,6 +91,16 @@ type Faults struct {
 	r       *resource
 	log     *slog.Logger
 	said    string
+	failed  map[string]time.Time    // objects whose last change failed, and when
+	written map[string]faultWritten // the last write of each object
+	first   string                  // the object of the last error in the log
+	last    string                  // the object at which the last pass ended early; "": it has not
+}
+
+// faultWritten is a write, and the version of the object that it has led to.
+type faultWritten struct {
+	status  FaultStatus
+	version string
 }
 
 // NewFaults returns a keeper of the objects in the configured namespace. source returns all incidents in any order, a channel
@@ -110,7 +125,8 @@ func newFaults(cfg config.KubernetesObjects, c *client, cluster string,
 	source func() (list []Fault, changed <-chan struct{}, ready bool), log *slog.Logger) *Faults {
 	// Twice the number: others may have made some with our label, and all of them must go.
 	r := newResource(c, cfg.Namespace, "faults", "Fault", clusterLabel+"="+cluster, 2*cfg.MaxFaults+objectsPage, log)
-	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log}
+	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log,
+		failed: map[string]time.Time{}, written: map[string]faultWritten{}}
 }
 
 // Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source. A replica that leads again
@@ -126,74 +142,121 @@ func (f *Faults) Run(ctx context.Context) {
 	begin := time.Now()
 	for ctx.Err() == nil {
 		list, changed, ready := f.source()
-		if ready {
-			f.pass(ctx, list, time.Now(), time.Since(begin) < f.unknown)
+		if !ready || !f.pass(ctx, list, time.Now(), time.Since(begin) < f.unknown) {
+			look := time.NewTimer(faultsLook)
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			case <-f.r.changed:
+			case <-look.C:
+			}
+			look.Stop()
 		}
-		look := time.NewTimer(faultsLook)
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-f.r.changed:
-		case <-look.C:
-		}
-		look.Stop()
 		wait(ctx, faultsEvery)
 	}
 }
 
-// pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident.
-func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) {
+// pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident. It ends early
+// after faultsPass, because the list gets old. It also does so when failures have cost the time of two requests, because the API server may
+// be dead; one without an answer costs a whole request. more asks for another pass at once: changes are left that have not failed before.
+func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) (more bool) {
 	have, over, synced := f.r.all()
 	if !synced {
-		return
+		return false
 	}
 	var firstErr error
-	note := func(err error) {
-		if firstErr == nil && ctx.Err() == nil {
-			firstErr = err
+	var lost time.Duration
+	all, start := f.pending(have, list, now, beginning), time.Now()
+	f.last = ""
+	for _, c := range all {
+		begin := time.Now()
+		err := c.do(ctx)
+		_, before := f.failed[c.name]
+		if ctx.Err() != nil {
+			return false
 		}
-	}
-	want := f.wanted(list, now)
-	names := map[string]bool{}
-	for _, w := range want {
-		names[w.Name] = true
-	}
-	for _, name := range slices.Sorted(maps.Keys(have)) {
-		known := slices.ContainsFunc(list, func(in Fault) bool { return in.Name == name })
-		if o := have[name]; !names[name] && o.Metadata.DeletionTimestamp == nil && (known || !beginning) && ctx.Err() == nil {
-			note(f.r.delete(ctx, o))
+		if err == nil {
+			delete(f.failed, c.name)
+			if time.Since(start) >= faultsPass {
+				f.last, more = c.name, true
+				break
+			}
+			continue
 		}
-	}
-	// New objects first: a storm of changes must not delay them.
-	slices.SortStableFunc(want, func(a, b Fault) int {
-		_, ha := have[a.Name]
-		_, hb := have[b.Name]
-		switch {
-		case ha == hb:
-			return 0
-		case hb:
-			return -1
+		f.failed[c.name] = time.Now()
+		if firstErr == nil {
+			firstErr, f.first = err, c.name
 		}
-		return 1
-	})
-	for _, w := range want {
-		if o, there := have[w.Name]; ctx.Err() == nil {
-			note(f.write(ctx, w, o, there))
+		if _, answered := errors.AsType[*apierrors.StatusError](err); answered && !busy(err) {
+			lost += time.Since(begin)
+		} else {
+			lost += f.r.c.timeout
+		}
+		if lost >= 2*f.r.c.timeout {
+			more = !before // such changes come last
+			break
 		}
 	}
 	if over && firstErr == nil {
 		firstErr = fmt.Errorf("there are more than %d Fault objects of cluster %s: somebody else makes them", f.r.most, f.cluster)
 	}
 	f.report(firstErr)
+	return more
 }
 
-// report logs an error of a pass, each once.
+// faultChange brings one object to its wanted form, or removes it.
+type faultChange struct {
+	name string
+	do   func(context.Context) error
+}
+
+// pending returns the changes of a pass: first new objects, because a storm of changes must not delay them, then removals, then all others,
+// beginning after the object at which the last pass ended. Objects whose last change failed come after all these, the earliest failure
+// first, so that they delay no other for long.
+func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, beginning bool) []faultChange {
+	want := f.wanted(list, now)
+	names := map[string]bool{}
+	for _, w := range want {
+		names[w.Name] = true
+	}
+	var out, others []faultChange
+	next := 0
+	for _, w := range want {
+		o, there := have[w.Name]
+		switch do := f.change(w, o, there); {
+		case do == nil:
+		case there:
+			others = append(others, faultChange{w.Name, do})
+		default:
+			out = append(out, faultChange{w.Name, do})
+		}
+		if w.Name == f.last {
+			next = len(others)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		known := slices.ContainsFunc(list, func(in Fault) bool { return in.Name == name })
+		if o := have[name]; !names[name] && o.Metadata.DeletionTimestamp == nil && (known || !beginning) {
+			out = append(out, faultChange{name, func(ctx context.Context) error { return f.r.delete(ctx, o) }})
+		}
+	}
+	out = slices.Concat(out, others[next:], others[:next])
+	maps.DeleteFunc(f.written, func(name string, _ faultWritten) bool { return !names[name] })
+	maps.DeleteFunc(f.failed, func(name string, _ time.Time) bool {
+		return !slices.ContainsFunc(out, func(c faultChange) bool { return c.name == name })
+	})
+	slices.SortStableFunc(out, func(a, b faultChange) int { return f.failed[a.name].Compare(f.failed[b.name]) })
+	return out
+}
+
+// report logs an error of a pass, each once for all objects.
 func (f *Faults) report(err error) {
-	switch {
-	case err == nil:
-		f.said = ""
-	case err.Error() != f.said:
-		f.said = err.Error()
+	if err == nil {
+		if len(f.failed) == 0 {
+			f.said = ""
+		}
+	} else if why := strings.ReplaceAll(err.Error(), f.first, ""); why != f.said {
+		f.said = why
 		f.log.Warn("Fault objects in Kubernetes are not up to date: trying again", "err", err)
 	}
 }
@@ -240,8 +303,9 @@ func (f *Faults) more(n int, since metav1.Time) Fault {
 	}}
 }
 
-// write brings an object to its wanted form, in one request for its identity and one for its status, each only if needed.
-func (f *Faults) write(ctx context.Context, w Fault, have object, there bool) error {
+// change returns what brings an object to its wanted form, in one request for its identity and one for its status, each only if needed. It
+// returns nil if nothing is needed.
+func (f *Faults) change(w Fault, have object, there bool) func(context.Context) error {
 	if there && have.Metadata.DeletionTimestamp != nil {
 		return nil // a finalizer holds it: a new one follows
 	}
@@ -250,22 +314,35 @@ func (f *Faults) write(ctx context.Context, w Fault, have object, there bool) er
 		labels[nodeLabel] = w.Status.Node
 	}
 	if there && !sameJSON(have.Spec, spec) { // somebody else made it: a spec never changes
-		return f.r.delete(ctx, have)
-	}
-	head := map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
-	if !there || !hasLabels(have, labels) {
-		whole := maps.Clone(head)
-		whole["metadata"], whole["spec"] = map[string]any{"name": w.Name, "labels": labels}, spec
-		if err := f.r.apply(ctx, w.Name, "", whole); err != nil {
-			return err
-		}
+		return func(ctx context.Context) error { return f.r.delete(ctx, have) }
 	}
 	st := bounded(w.Status)
-	if there && sameStatus(have.Status, st) {
+	identity, status := !there || !hasLabels(have, labels), !there || !sameStatus(have.Status, st)
+	last := f.written[w.Name]
+	// A server that drops a field, as with an earlier definition, gets each status once.
+	same := there && last.version == have.Metadata.ResourceVersion && reflect.DeepEqual(last.status, st)
+	if same || !identity && !status {
 		return nil
 	}
-	head["metadata"], head["status"] = map[string]any{"name": w.Name}, st
-	return f.r.apply(ctx, w.Name, "status", head)
+	return func(ctx context.Context) error {
+		o := map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
+		if identity {
+			whole := maps.Clone(o)
+			whole["metadata"], whole["spec"] = map[string]any{"name": w.Name, "labels": labels}, spec
+			if _, err := f.r.apply(ctx, w.Name, "", whole); err != nil {
+				return err
+			}
+		}
+		if !status {
+			return nil
+		}
+		o["metadata"], o["status"] = map[string]any{"name": w.Name}, st
+		version, err := f.r.apply(ctx, w.Name, "status", o)
+		if err == nil {
+			f.written[w.Name] = faultWritten{st, version}
+		}
+		return err
+	}
 }
 
 func hasLabels(o object, want map[string]string) bool {

@@ -1,12 +1,11 @@
 package kubernetes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
-	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,9 +29,10 @@ const (
 	keepLeave = 10 * time.Second
 	// keepEcho is how long it waits for its own write to come back through the watch.
 	keepEcho = 10 * time.Second
-	// keepFirst is the pause of a node after its first failed write. It doubles with each further one.
+	// keepFirst is the pause of a node after its first failed write, which doubles with each further one. It also bounds the pause after a
+	// round that ended early, because a few failing nodes may have ended it.
 	keepFirst = 5 * time.Second
-	// keepMost bounds the pauses after failures.
+	// keepMost bounds the pause of a node, and the pause between two tries to remove all conditions.
 	keepMost = time.Minute
 )
 
@@ -55,6 +55,7 @@ type keeper struct {
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
 	paused  map[string]keeperPause // nodes whose last write failed
+	failed  string                 // the node of the last failed round's error
 
 	evidence Evidence // nil: not needed
 
@@ -209,7 +210,7 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	said, pause := "", k.every
 	for wait(ctx, pause) {
 		whole, err := k.round(ctx)
-		if pause = min(2*pause, keepMost); whole { // a node that failed has a pause
+		if pause = min(2*pause, keepFirst); whole { // a node that failed has a pause
 			pause = k.every
 		}
 		switch {
@@ -220,11 +221,7 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 		case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
 			return
 		default:
-			why := err.Error()
-			if u, ok := errors.AsType[*url.Error](err); ok { // whose text names the node
-				why = u.Err.Error()
-			}
-			if why != said { // the same reason once
+			if why := strings.ReplaceAll(err.Error(), k.failed, ""); why != said { // the same reason once, for all nodes
 				said = why
 				k.e.log.Warn("cannot keep the conditions of nodes: trying again", "err", err)
 			}
@@ -234,7 +231,8 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 
 // round writes all pending changes of nodes, at most as much as the rate allows until the next round. If a write fails, its node pauses,
 // the others go on, and the round fails at its end. The round ends early after two failures in a row that are no refusals, because the API
-// server may be dead, and if the server or this replica accepts no writes now. whole is false then.
+// server may be dead, and if the server or this replica accepts no writes now. whole is false then, unless all nodes without an earlier
+// failure have had their turn. A webhook, too, can answer for one node that it accepts no writes now, so that node pauses as well.
 func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	states, err := k.states(ctx)
 	if err != nil {
@@ -251,16 +249,19 @@ func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 			continue
 		}
 		delete(k.sent, w.node.name)
-		if errors.Is(err, errNotSent) || apierrors.IsTooManyRequests(err) || ctx.Err() != nil { // no fault of the node
+		if errors.Is(err, errNotSent) || ctx.Err() != nil { // no fault of the node
 			return false, err
 		}
+		_, before := k.paused[w.node.name]
 		k.pause(w.node.name, time.Now())
-		first = cmp.Or(first, err)
+		if first == nil {
+			first, k.failed = err, w.node.name
+		}
 		if inRow++; refused(err) { // of this node, as by a webhook
 			inRow = 0
 		}
-		if inRow == 2 {
-			return false, first
+		if inRow == 2 || busy(err) {
+			return before, first // such nodes come last
 		}
 	}
 	return true, first
@@ -272,7 +273,8 @@ func (k *keeper) pause(name string, now time.Time) {
 	k.paused[name] = keeperPause{now.Add(length), length}
 }
 
-// needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats.
+// needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats. Nodes whose last write
+// failed come after all others, the earliest failure first, so that nodes that always fail delay no other for long.
 func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keepWrite {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -311,6 +313,9 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 		}
 	}
 	slices.SortFunc(out, func(a, b keepWrite) int {
+		if d := k.paused[a.node.name].until.Compare(k.paused[b.node.name].until); d != 0 { // zero without a failure
+			return d
+		}
 		if a.urgent != b.urgent {
 			if a.urgent {
 				return -1
@@ -351,6 +356,7 @@ func (c *client) keep(ctx context.Context, w keepWrite) error {
 // It needs only the rights of every executor.
 func (e *Executor) removeKept(ctx context.Context, states States) {
 	removed, log := 0, e.log
+	without := map[fault.NodeID]bool{}
 	for pause := keepEvery; wait(ctx, pause); pause = min(2*pause, keepMost) {
 		all, err := states(ctx)
 		if err != nil {
@@ -358,6 +364,9 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 		}
 		var last error
 		for id := range all {
+			if without[id] {
+				continue
+			}
 			done, err := e.removeKeptFrom(ctx, id)
 			switch {
 			case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
@@ -367,6 +376,7 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 			case done:
 				removed++
 			}
+			without[id] = err == nil
 		}
 		if last == nil {
 			if removed > 0 {

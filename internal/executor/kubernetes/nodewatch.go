@@ -87,8 +87,15 @@ func (c *client) watchNodes(ctx context.Context, version string, to nodeFollower
 	}
 	one, cancel := context.WithTimeout(ctx, c.watch)
 	defer cancel()
+	established := time.AfterFunc(c.timeout, cancel)
 	w, err := c.api.Get().Resource("nodes").Param("watch", "true").Param("allowWatchBookmarks", "true").Param("resourceVersion", version).
 		Param("timeoutSeconds", fmt.Sprint(int(watchSpan.Seconds()))).MaxRetries(0).Watch(one)
+	if !established.Stop() && ctx.Err() == nil {
+		if err == nil {
+			w.Stop()
+		}
+		return version, fmt.Errorf("watch nodes: the API server has not answered within %s", c.timeout)
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return version, fmt.Errorf("watch nodes: %w", err)
 	}

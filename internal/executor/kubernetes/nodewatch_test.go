@@ -100,6 +100,32 @@ func TestWatchIsBoundedHere(t *testing.T) {
 	}
 }
 
+// TestUnansweredWatchIsBounded: an API server that does not answer a watch, such as a proxy whose server is dead, is asked for a list
+// again after the time of one request. A watch without events lasts longer.
+func TestUnansweredWatchIsBounded(t *testing.T) {
+	for _, tc := range []struct {
+		answers bool
+		lists   int
+	}{{false, 2}, {true, 1}} {
+		c := listsAndWatches(t, func(w http.ResponseWriter, r *http.Request) {
+			if tc.answers {
+				w.(http.Flusher).Flush()
+			}
+			<-r.Context().Done()
+		})
+		c.timeout = 500 * time.Millisecond
+		p := &pages{}
+		log := following(t, c, p)
+		for begin := time.Now(); p.lists() < 2 && time.Since(begin) < 3*time.Second; {
+			time.Sleep(20 * time.Millisecond)
+		}
+		text := log()
+		if n := p.lists(); n != tc.lists || strings.Contains(text, "has not answered within 500ms") == tc.answers {
+			t.Errorf("answers %t: %d lists, log %q: want %d", tc.answers, n, text, tc.lists)
+		}
+	}
+}
+
 // TestWatchesThatEndAtOnceArePaced: each is a failure, with a pause and one line in the log.
 func TestWatchesThatEndAtOnceArePaced(t *testing.T) {
 	var mu sync.Mutex

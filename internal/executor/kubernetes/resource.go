@@ -113,11 +113,16 @@ func readEvents(from io.Reader, each func(kind string, o object) bool) {
 	}
 }
 
+// version returns the version of the object, which grows with each change of any object; 0: unknown.
+func (o object) version() uint64 {
+	v, _ := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
+	return v
+}
+
 // newer reports whether the object is of a later version than another one of the same UID.
 func (o object) newer(than object) bool {
-	a, err := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
-	b, err2 := strconv.ParseUint(than.Metadata.ResourceVersion, 10, 64)
-	return o.Metadata.UID != than.Metadata.UID || err != nil || err2 != nil || a > b
+	a, b := o.version(), than.version()
+	return o.Metadata.UID != than.Metadata.UID || a == 0 || b == 0 || a > b
 }
 
 // resource is one custom resource in one namespace, with a bounded copy of its objects. It is safe for concurrent use.
@@ -131,8 +136,9 @@ type resource struct {
 
 	mu      sync.Mutex
 	synced  bool
-	over    bool // there are more objects than the copy holds
-	turns   int  // changes of objects, apart from those of status, labels and annotations
+	over    bool   // there are more objects than the copy holds
+	seen    uint64 // the version of the last list or event of the watch
+	turns   int    // changes of objects, apart from those of status, labels and annotations
 	objects map[string]object
 	changed chan struct{} // holds one signal
 }
@@ -148,7 +154,7 @@ func newResource(c *client, namespace, plural, kind, selector string, most int, 
 func (r *resource) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.objects, r.over, r.synced = map[string]object{}, false, false
+	r.objects, r.over, r.synced, r.seen = map[string]object{}, false, false, 0
 }
 
 // signal wakes the one who waits for changed.
@@ -166,13 +172,14 @@ func (r *resource) all() (objects map[string]object, over, synced bool) {
 	return maps.Clone(r.objects), r.over, r.synced
 }
 
-// put stores an object unless the copy has a newer version.
-func (r *resource) put(o object) {
+// put stores an object unless the copy has a newer version, or has had one: the answer to an own write may come after the deletion.
+func (r *resource) put(o object, own bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was, there := r.objects[o.Metadata.Name]
 	switch {
 	case there && !o.newer(was):
+	case own && !there && o.version() != 0 && o.version() <= r.seen:
 	case !there && len(r.objects) >= r.most:
 		r.over = true
 	default:
@@ -266,6 +273,7 @@ func (r *resource) list(ctx context.Context) (version string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.objects, r.over, r.synced = objects, next != "", true
+	r.seen, _ = strconv.ParseUint(version, 10, 64)
 	r.turns++
 	return version, nil
 }
@@ -292,16 +300,22 @@ func (r *resource) watch(ctx context.Context, version string) error {
 		return fmt.Errorf("watch %s: %w", r.path, err)
 	}
 	defer func() { _ = body.Close() }()
-	readEvents(body, func(kind string, o object) bool {
-		if kind == "DELETED" {
-			r.remove(o)
-		} else {
-			r.put(o)
-		}
-		r.signal()
-		return kind != "DELETED" || !r.excess()
-	})
+	readEvents(body, r.watched)
 	return nil
+}
+
+// watched applies one event of a watch. It returns false if only a list shows what the copy lacks.
+func (r *resource) watched(kind string, o object) bool {
+	r.mu.Lock()
+	r.seen = o.version()
+	r.mu.Unlock()
+	if kind == "DELETED" {
+		r.remove(o)
+	} else {
+		r.put(o, false)
+	}
+	r.signal()
+	return kind != "DELETED" || !r.excess()
 }
 
 // send sends one request within the pace, and returns the answer's body.
@@ -319,13 +333,13 @@ func (r *resource) send(ctx context.Context, req *rest.Request) ([]byte, error) 
 }
 
 // apply brings an object, or with a subresource that part of it, to the server by server-side apply. Others' values of the
-// fields that it has are replaced.
-func (r *resource) apply(ctx context.Context, name, subresource string, o any) error {
+// fields that it has are replaced. apply returns the version of the object.
+func (r *resource) apply(ctx context.Context, name, subresource string, o any) (version string, _ error) {
 	is, err := r.patch(ctx, name, subresource, o)
 	if err == nil {
-		r.put(is)
+		r.put(is, true)
 	}
-	return err
+	return is.Metadata.ResourceVersion, err
 }
 
 // patch is apply without a change of the copy. It returns the object.

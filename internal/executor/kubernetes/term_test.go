@@ -231,13 +231,13 @@ func TestStatusDelaysNoPolicy(t *testing.T) {
 		{"object changed", func(r *resource, name string) int {
 			o, err := readObject([]byte(testObject("c", 2)))
 			if err == nil && name == "a" {
-				r.put(o)
+				r.put(o, false)
 			}
 			return http.StatusOK
 		}, 1, true, false},
 		{"status changed", func(r *resource, _ string) int {
 			o := object{Metadata: objectMeta{Name: "c", UID: types.UID("uc"), Generation: 1, ResourceVersion: "2"}}
-			r.put(o)
+			r.put(o, false)
 			return http.StatusOK
 		}, 3, false, false},
 		{slow, func(*resource, string) int { return http.StatusOK }, 1, true, false},

@@ -1,0 +1,357 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// memoryFaults is an API server of Fault objects in memory, for tests in a bubble. Its watch is silent: the keeper knows its own writes.
+type memoryFaults struct {
+	answer func(ctx context.Context, name string) int // the code of the answer to a write; 0: none
+
+	unknown []string // fields of the status that an earlier definition lacks
+
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]any
+	writes  map[string]int
+}
+
+// CloseIdleConnections implements the interface that client-go looks for.
+func (*memoryFaults) CloseIdleConnections() {}
+
+func (m *memoryFaults) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Get("watch") == "true" {
+		body, _ := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = body.Close() })
+		return jsonAnswer(http.StatusOK, body), nil
+	}
+	if r.Method == http.MethodGet {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{"metadata": map[string]any{"resourceVersion": fmt.Sprint(m.version)},
+			"items": slices.Collect(maps.Values(m.objects))})), nil
+	}
+	name, status := path.Base(r.URL.Path), false
+	if name == "status" {
+		name, status = path.Base(path.Dir(r.URL.Path)), true
+	}
+	m.mu.Lock()
+	m.writes[name]++
+	m.mu.Unlock()
+	switch code := m.answer(r.Context(), name); code {
+	case http.StatusOK:
+	case 0:
+		return nil, context.Cause(r.Context())
+	default:
+		return jsonAnswer(code, asBody(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+			"message": fmt.Sprintf("faults %q: no", name)})), nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.Method == http.MethodDelete {
+		delete(m.objects, name)
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{})), nil
+	}
+	var given map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&given); err != nil {
+		return nil, err
+	}
+	o := m.objects[name]
+	if o == nil {
+		o = map[string]any{}
+		m.objects[name] = o
+	}
+	before := fmt.Sprint(o["spec"], o["status"])
+	if !status {
+		o["metadata"], o["spec"] = map[string]any{"name": name, "uid": "u-" + name, "labels": given["metadata"].(map[string]any)["labels"],
+			"resourceVersion": o["version"]}, given["spec"]
+	} else {
+		st := given["status"].(map[string]any)
+		for _, field := range m.unknown {
+			delete(st, field)
+		}
+		o["status"] = st
+	}
+	if fmt.Sprint(o["spec"], o["status"]) != before {
+		m.version++
+		o["version"] = fmt.Sprint(m.version)
+		o["metadata"].(map[string]any)["resourceVersion"] = o["version"]
+	}
+	return jsonAnswer(http.StatusOK, asBody(o)), nil
+}
+
+// stateOf returns the state in the status of an object; "" without one.
+func (m *memoryFaults) stateOf(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	st, _ := m.objects[name]["status"].(map[string]any)
+	state, _ := st["state"].(string)
+	return state
+}
+
+// all returns whether all objects have the state.
+func (m *memoryFaults) all(list []Fault, state string) func() bool {
+	return func() bool {
+		return !slices.ContainsFunc(list, func(in Fault) bool { return m.stateOf(in.Name) != state })
+	}
+}
+
+func (m *memoryFaults) tried() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.writes)
+}
+
+// faultsInMemory returns a keeper that has read the objects of a server in memory: there are none.
+func faultsInMemory(t *testing.T, s *memoryFaults, src *incidents, log io.Writer) *Faults {
+	t.Helper()
+	s.objects, s.writes = map[string]map[string]any{}, map[string]int{}
+	k := Config{}.Filled()
+	k.QPS, k.Burst = objectsQPS, objectsBurst
+	c, err := newClient(k, &rest.Config{Host: "http://memory", Transport: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.KubernetesObjects{Namespace: "a", Faults: true}.Filled()
+	f := newFaults(cfg, c, "test", src.source, slog.New(slog.NewTextHandler(log, nil)))
+	f.r.synced = true
+	return f
+}
+
+// runFaults runs a keeper until the returned function is called.
+func runFaults(t *testing.T, f *Faults) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(ctx) }()
+	return sync.OnceFunc(func() { cancel(); <-done })
+}
+
+// faultsNamed returns n faults with the prefix in their names.
+func faultsNamed(prefix string, n int) (out []Fault) {
+	for i := range n {
+		out = append(out, aFault(fmt.Sprintf("%s-%03d", prefix, i)))
+	}
+	return out
+}
+
+// TestDeadServerCostsTwoRequestsAPass: a pass ends after two requests without an answer, also if objects must go, and the next one begins
+// with other objects.
+func TestDeadServerCostsTwoRequestsAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead := false
+		s := &memoryFaults{answer: func(ctx context.Context, _ string) int {
+			if !dead {
+				return http.StatusOK
+			}
+			<-ctx.Done()
+			return 0
+		}}
+		f := faultsInMemory(t, s, &incidents{}, io.Discard)
+		f.pass(t.Context(), faultsNamed("old", 4), time.Now(), false)
+		dead, s.writes = true, map[string]int{}
+		list := faultsNamed("new", 20)
+		for i := range 12 {
+			begin := time.Now()
+			f.pass(t.Context(), list, time.Now(), false)
+			if took := time.Since(begin); took > 2*f.r.c.timeout+time.Second || s.tried() != 2*(i+1) {
+				t.Errorf("pass %d has taken %s, and %d objects were tried: want %s at most, and %d", i+1, took, s.tried(), 2*f.r.c.timeout, 2*(i+1))
+			}
+		}
+		dead = false
+		for f.pass(t.Context(), list, time.Now(), false) {
+		}
+		if len(s.objects) != 20 || s.stateOf("new-019") == "" || len(f.failed) != 0 {
+			t.Errorf("%d objects, failed %v: want all 20 with a status, and no failure", len(s.objects), f.failed)
+		}
+	})
+}
+
+// TestFaultsThatAlwaysFailStarveNoOther: objects whose writes always fail delay no others for long. The log has one line.
+func TestFaultsThatAlwaysFailStarveNoOther(t *testing.T) {
+	for code, within := range map[int]time.Duration{0: 2 * time.Minute, http.StatusInternalServerError: 15 * time.Second,
+		http.StatusForbidden: 15 * time.Second} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, src := &memoryFaults{answer: func(ctx context.Context, name string) int {
+					if strings.HasPrefix(name, "k-") {
+						return http.StatusOK
+					}
+					if code == 0 {
+						<-ctx.Done()
+					}
+					return code
+				}}, &incidents{}
+				var log bytes.Buffer
+				f := faultsInMemory(t, s, src, &log)
+				stop := runFaults(t, f)
+				defer stop()
+				good, bad := faultsNamed("k", 50), faultsNamed("bad", 20)
+				src.set(slices.Concat(bad, good)...)
+				if took := takes(time.Hour, s.all(good, "OPEN")); took > within {
+					t.Errorf("all other objects stand after %s: want %s", took, within)
+				}
+				time.Sleep(10 * time.Minute)
+				for i, state := range []string{"RECOVERING", "OPEN", "RECOVERING", "OPEN"} {
+					for i := range good {
+						good[i].Status.State = state
+					}
+					added := aFault(fmt.Sprintf("k-new-%d", i))
+					src.set(slices.Concat(bad, good, []Fault{added})...)
+					took := takes(time.Hour, s.all([]Fault{added}, "OPEN"))
+					if most := 2*f.r.c.timeout + time.Second; took > most {
+						t.Errorf("change %d: the new object stands after %s: want %s", i, took, most)
+					}
+					if took += takes(time.Hour, s.all(good, state)); took > 20*time.Second {
+						t.Errorf("change %d: all objects have followed after %s: want 20s", i, took)
+					}
+					time.Sleep(61 * time.Second)
+				}
+				stop()
+				if n := strings.Count(log.String(), "\n"); n != 1 {
+					t.Errorf("%d lines in the log: want one for one reason:\n%.1000s", n, log.String())
+				}
+			})
+		})
+	}
+}
+
+// TestStormOfChangesDelaysNoNewObject: many objects that change or go at once delay the object of a new incident by seconds only. Objects
+// that change again and again delay no other for long.
+func TestStormOfChangesDelaysNoNewObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, src := &memoryFaults{answer: func(context.Context, string) int { return http.StatusOK }}, &incidents{}
+		f := faultsInMemory(t, s, src, io.Discard)
+		stop := runFaults(t, f)
+		defer stop()
+		list := faultsNamed("k", 150)
+		src.set(list...)
+		takes(time.Hour, s.all(list, "OPEN"))
+		for i := range 5 {
+			time.Sleep(time.Minute)
+			list = slices.Clone(list)
+			for i := range list {
+				list[i].Status.State = []string{"OPEN", "RECOVERING"}[i%2]
+				list[i].Status.Consequences++
+			}
+			changed := list
+			if i == 4 {
+				changed = nil // their objects go
+			}
+			src.set(changed...)
+			time.Sleep(time.Second)
+			added := aFault(fmt.Sprintf("k-new-%d", i))
+			src.set(append(slices.Clone(changed), added)...)
+			if took := takes(time.Hour, s.all([]Fault{added}, "OPEN")); took > 5*time.Second {
+				t.Errorf("storm %d: the new object stands after %s: want 5s", i, took)
+			}
+		}
+		src.set(list...)
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		clear(s.writes)
+		s.mu.Unlock()
+		for range 120 { // nearly all change each second
+			list = slices.Clone(list)
+			for i := range list {
+				if rand.N(10) > 0 {
+					list[i].Status.Consequences++
+				}
+			}
+			src.set(list...)
+			time.Sleep(time.Second)
+		}
+		stop()
+		for _, in := range list {
+			if s.writes[in.Name] < 3 {
+				t.Errorf("%s: %d writes in two minutes: want three", in.Name, s.writes[in.Name])
+			}
+		}
+	})
+}
+
+// TestLateAnswerBringsBackNoObject: the answer to a write of an object that somebody has deleted since does not return it to the copy: the
+// keeper would not make it again.
+func TestLateAnswerBringsBackNoObject(t *testing.T) {
+	version := func(v, name string) object {
+		return object{Metadata: objectMeta{Name: name, UID: types.UID("u-" + name), ResourceVersion: v}}
+	}
+	for name, tc := range map[string]struct {
+		meanwhile func(r *resource) // while the answer is on its way
+		want      bool
+	}{
+		"nothing":      {func(*resource) {}, true},
+		"deleted":      {func(r *resource) { r.watched("DELETED", version("12", "k-a")) }, false},
+		"other change": {func(r *resource) { r.watched("MODIFIED", version("10", "k-b")) }, true},
+		"own event":    {func(r *resource) { r.watched("ADDED", version("11", "k-a")) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &memoryFaults{version: 10}
+			f := faultsInMemory(t, s, &incidents{}, io.Discard)
+			s.answer = func(context.Context, string) int { tc.meanwhile(f.r); return http.StatusOK }
+			o := map[string]any{"metadata": map[string]any{"name": "k-a"}, "spec": FaultSpec{Cluster: "test", Incident: "k-a"}}
+			if _, err := f.r.apply(t.Context(), "k-a", "", o); err != nil {
+				t.Fatal(err)
+			}
+			if _, is := f.r.objects["k-a"]; is != tc.want {
+				t.Errorf("in the copy: %t, want %t", is, tc.want)
+			}
+		})
+	}
+}
+
+// TestEarlierDefinitionCostsNoWrites: an API server that drops a field of the status, because it has an earlier definition, gets each
+// status once. A change of the incident or of the object brings the next write.
+func TestEarlierDefinitionCostsNoWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &memoryFaults{answer: func(context.Context, string) int { return http.StatusOK }, unknown: []string{"consequences"}}
+		src := &incidents{}
+		f := faultsInMemory(t, s, src, io.Discard)
+		stop := runFaults(t, f)
+		defer stop()
+		writes := func() int {
+			time.Sleep(10 * time.Minute)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			n := s.writes["k-001"]
+			clear(s.writes)
+			return n
+		}
+		list := faultsNamed("k", 5)
+		src.set(list...)
+		if n := writes(); n != 2 {
+			t.Errorf("%d writes of a new object: want two", n)
+		}
+		list = slices.Clone(list)
+		list[1].Status.Cause = "SENSOR"
+		src.set(list...)
+		if n := writes(); n != 1 {
+			t.Errorf("%d writes of a changed status: want one", n)
+		}
+		f.r.watched("MODIFIED", object{Metadata: objectMeta{Name: "k-001", UID: "u-k-001", ResourceVersion: "100",
+			Labels: map[string]string{clusterLabel: "test", nodeLabel: "n1"}}, Spec: []byte(`{"cluster":"test","incident":"k-001"}`)})
+		if n := writes(); n == 0 {
+			t.Error("no write of an object that somebody has changed")
+		}
+	})
+}

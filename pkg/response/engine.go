@@ -416,6 +416,7 @@ func (e *Engine) prune() {
 	}
 	e.pruneIncidents()
 	e.pruneLapses()
+	e.world.forgetBegun(e.now, e.cfg.RecurrenceWindow)
 	maps.DeleteFunc(e.rest, func(k restKey, at time.Time) bool {
 		longest := e.cfg.Keep // at least as long as every cooldown in our configuration; a policy's may be longer
 		if p := e.byName[k.policy]; p != nil {

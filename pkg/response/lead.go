@@ -75,7 +75,7 @@ func (l loaded) checkToken(token uint64) error {
 func (e *Engine) restoreWorld(ev Led) {
 	old := e.world
 	e.world = newWorld()
-	e.world.begun = old.begun
+	e.world.begun, e.world.from = old.begun, old.from
 	for _, f := range ev.Faults {
 		if !bad(f.State) {
 			continue

@@ -20,12 +20,14 @@ type world struct {
 	gathered map[Target]time.Time
 	groups   map[string]Group
 	of       map[fault.NodeID][]string // ids of a node's groups
-	begun    map[Target][]time.Time    // when faults began, the oldest first
+	// begun holds when faults began, the oldest first, as times since from: they take a third of the memory of a time.Time.
+	begun map[Target][]time.Duration
+	from  time.Time
 }
 
 func newWorld() world {
 	return world{faults: map[Target]Fault{}, since: map[Target]time.Time{}, gathered: map[Target]time.Time{}, groups: map[string]Group{},
-		of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
+		of: map[fault.NodeID][]string{}, begun: map[Target][]time.Duration{}}
 }
 
 // maxBegun limits the remembered beginnings of faults of one component.
@@ -95,22 +97,31 @@ func (e *Engine) beganAt(committed time.Time, stood bool) time.Time {
 
 // remember records the beginning of a fault.
 func (w *world) remember(t Target, at time.Time, within time.Duration) {
-	all := w.begun[t]
-	if n := len(all); n > 0 && !at.After(all[n-1]) {
+	if w.from.IsZero() {
+		w.from = at
+	}
+	all, began := w.begun[t], at.Sub(w.from)
+	if n := len(all); n > 0 && began <= all[n-1] {
 		return
 	}
-	all = append(all, at)
-	for len(all) > maxBegun || at.Sub(all[0]) > within {
-		all = all[1:]
+	old := 0
+	for old < len(all) && (len(all)-old >= maxBegun || began-all[old] > within) {
+		old++
 	}
-	w.begun[t] = all
+	w.begun[t] = append(slices.Delete(all, 0, old), began)
+}
+
+// forgetBegun forgets the components without a fault that began within the window.
+func (w *world) forgetBegun(now time.Time, within time.Duration) {
+	since := now.Sub(w.from)
+	maps.DeleteFunc(w.begun, func(_ Target, all []time.Duration) bool { return since-all[len(all)-1] > within })
 }
 
 // recurrence returns the number of the component's faults within the window, including the present one.
 func (w *world) recurrence(t Target, now time.Time, within time.Duration) int {
-	n := 0
-	for _, at := range w.begun[t] {
-		if now.Sub(at) <= within {
+	n, since := 0, now.Sub(w.from)
+	for _, began := range w.begun[t] {
+		if since-began <= within {
 			n++
 		}
 	}

@@ -149,6 +149,9 @@ type Cluster struct {
 // ErrNoCluster is the error for a directory without a cluster.
 var ErrNoCluster = errors.New("no local cluster here")
 
+// ErrBusy is the error for a cluster that another program is starting or stopping, or has started.
+var ErrBusy = errors.New("another lofamoctl uses the cluster")
+
 // ErrLongPath is the error for a directory whose path leaves no room for the names of a cluster's files.
 var ErrLongPath = errors.New("path too long")
 
@@ -255,7 +258,7 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 	}
 	_ = f.Close()
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("lock directory %s: another lofamoctl is starting or stopping the cluster in it", dir)
+		return nil, fmt.Errorf("lock directory %s: %w: it is starting or stopping the one in it", dir, ErrBusy)
 	}
 	return nil, fmt.Errorf("lock %s: %w", path, err)
 }

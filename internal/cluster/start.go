@@ -54,7 +54,7 @@ type Progress struct {
 
 // Start starts all processes of a stopped cluster: the supervisors, and once these have a leader, the agents, a few at
 // a time (pacer). The processes outlive the caller. It calls progress, if not nil, at every step. After an error, the
-// started processes keep running: Stop ends them.
+// started processes keep running: Stop ends them. After ErrBusy all processes are another program's.
 func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	defer func() {
 		c.ports.release()
@@ -71,7 +71,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	}
 	defer unlock()
 	if running := c.Running(); len(running) > 0 {
-		return fmt.Errorf("start the cluster in %s: it is running (%s …)", c.dir, running[0])
+		return fmt.Errorf("start the cluster in %s: %w: it is running (%s …)", c.dir, ErrBusy, running[0])
 	}
 	if err := c.freePorts(); err != nil {
 		return err

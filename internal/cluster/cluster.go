@@ -44,6 +44,9 @@ const EnvBinDir = "LOFAMO_BIN_DIR"
 // DefaultDir is the directory used when neither a flag nor the environment names one.
 const DefaultDir = ".lofamo"
 
+// lockFile is the name of the file in a cluster's directory that is locked while a program starts, stops or removes the cluster.
+const lockFile = ".lock"
+
 // infoVersion is the version of cluster.json's form.
 const infoVersion = 1
 
@@ -235,16 +238,16 @@ func (c *Cluster) save() error {
 }
 
 // lockDir keeps a second up or down out of the directory; it waits for a running one up to wait. The lock ends with the
-// process.
+// process. Purge removes its file: a lock on a removed file keeps nobody out.
 func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
-	path := filepath.Join(dir, ".lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("lock directory %s: %w", dir, err)
-	}
+	path := filepath.Join(dir, lockFile)
 	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("lock directory %s: %w", dir, err)
+		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+		if err == nil && names(path, f) {
 			return func() {
 				// A process that is just being started inherits the file until it executes: closing it here would not
 				// end the lock.
@@ -252,13 +255,19 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 				_ = f.Close()
 			}, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
-			break
+		_ = f.Close()
+		switch {
+		case err != nil && !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		case time.Now().After(end):
+			return nil, fmt.Errorf("lock directory %s: %w: it is starting or stopping the one in it", dir, ErrBusy)
 		}
 	}
-	_ = f.Close()
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("lock directory %s: %w: it is starting or stopping the one in it", dir, ErrBusy)
-	}
-	return nil, fmt.Errorf("lock %s: %w", path, err)
+}
+
+// names reports whether a path is still that of an open file.
+func names(path string, f *os.File) bool {
+	is, err := os.Stat(path)
+	has, err2 := f.Stat()
+	return err == nil && err2 == nil && os.SameFile(is, has)
 }

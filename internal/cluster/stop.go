@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 )
 
@@ -46,8 +47,10 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	// Another lofamoctl may have started it since.
-	if now, err := Load(c.dir); err == nil {
+	// Another lofamoctl may have started or removed it since.
+	now, err := Load(c.dir)
+	removed := errors.Is(err, ErrNoCluster)
+	if err == nil {
 		c.info = now.info
 	}
 	var procs []*process
@@ -97,6 +100,9 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	for i := range c.info.All() {
 		n := c.info.at(i)
 		n.RunPID, n.Started = 0, 0
+	}
+	if removed { // cluster.json would make it one again
+		return os.Remove(c.path(lockFile))
 	}
 	return c.save()
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -215,5 +216,85 @@ func TestKillRunEndsDaemonOfOthers(t *testing.T) {
 	}
 	if pid, _ := c.daemon(n); pid != 0 {
 		t.Errorf("process %d still runs", pid)
+	}
+}
+
+// TestPurgeLeavesBusyDirectoryAlone: another lofamoctl makes or starts a cluster there, after this one was stopped.
+func TestPurgeLeavesBusyDirectoryAlone(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	unlock, err := lockDir(c.dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if err := c.Purge(); !errors.Is(err, ErrBusy) {
+		t.Errorf("Purge of a directory in use: %v", err)
+	}
+	if _, err := Load(c.dir); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRemovedLockIsNoLock: who waits for a directory that is purged meanwhile holds nothing by the removed file.
+func TestRemovedLockIsNoLock(t *testing.T) {
+	dir := shortTempDir(t)
+	unlock, err := lockDir(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan func(), 1)
+	go func() {
+		second, err := lockDir(dir, time.Minute)
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- second
+	}()
+	until(t, "the second one waits", func() bool { return openFiles(t, filepath.Join(dir, ".lock")) == 2 })
+	if err := os.Remove(filepath.Join(dir, ".lock")); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	second := <-waiting
+	if third, err := lockDir(dir, 0); err == nil {
+		third()
+		t.Error("two hold one directory")
+	}
+	second()
+}
+
+// openFiles counts the descriptors of this process for a file.
+func openFiles(t *testing.T, path string) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, e := range entries {
+		if to, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && to == path {
+			n++
+		}
+	}
+	return n
+}
+
+// TestStopMakesNoClusterAnew: another lofamoctl has purged the cluster, and the directory holds somebody's file.
+func TestStopMakesNoClusterAnew(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	if err := os.WriteFile(filepath.Join(c.dir, "notes"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Purge(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(c.dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v: want notes alone", entries, err)
 	}
 }

@@ -183,7 +183,40 @@ func Load(dir string) (*Cluster, error) {
 	if c.dims, err = grid.ParseDims(c.info.Dims); err != nil {
 		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
 	}
+	if err := c.info.check(c.dims); err != nil {
+		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
+	}
 	return c, nil
+}
+
+// check refuses content that Create does not write: the methods of Cluster index nodes by their places, and make paths of names.
+func (i Info) check(d grid.Dims) error {
+	var errs []error
+	if n := len(i.Nodes); n != d.Nodes() {
+		errs = append(errs, fmt.Errorf("nodes: given %d: want %d for a %s torus", n, d.Nodes(), d))
+	}
+	if len(i.Supervisors) == 0 {
+		errs = append(errs, errors.New("supervisors: given 0: want at least 1"))
+	}
+	if size := max(d.X, d.Y, d.Z); i.Regions < 0 || i.Regions > size {
+		errs = append(errs, fmt.Errorf("regions: given %d: want 0 to %d", i.Regions, size))
+	}
+	name := func(field, id string) {
+		if !fault.IsName(id) {
+			errs = append(errs, fmt.Errorf("%s: id %q: want 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit",
+				field, id))
+		}
+	}
+	for _, n := range i.Nodes {
+		name("nodes", string(n.ID))
+	}
+	for _, n := range i.Spares {
+		name("spares", string(n.ID))
+	}
+	for _, s := range i.Supervisors {
+		name("supervisors", s.ID)
+	}
+	return errors.Join(errs...)
 }
 
 // Dir returns the absolute path of the cluster's directory.

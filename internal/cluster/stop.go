@@ -60,6 +60,9 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		}
 	}()
 	hold := func(pid int, started uint64) error {
+		if started == 0 { // a later process may have the pid
+			return nil
+		}
 		p, err := openProcess(pid, started)
 		if errors.Is(err, errNotOurs) {
 			return nil

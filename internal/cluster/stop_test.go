@@ -298,3 +298,22 @@ func TestStopMakesNoClusterAnew(t *testing.T) {
 		t.Errorf("%v, %v: want notes alone", entries, err)
 	}
 }
+
+// TestStopSignalsNoProcessWithoutStartTime: nothing tells it from another process that has got the pid since.
+func TestStopSignalsNoProcessWithoutStartTime(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	other := exec.Command("sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	c.info.Nodes[0].RunPID = other.Process.Pid
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Stop(t.Context())
+	if st, err := readStat(other.Process.Pid); err != nil || st.state == 'Z' {
+		t.Fatal("the stranger was signalled")
+	}
+}

@@ -469,3 +469,17 @@ func TestNegativeValuesAreNoFlags(t *testing.T) {
 		t.Errorf("the value of --for was moved: %q", got)
 	}
 }
+
+// TestMissingNodesAreUsageErrors: scripts tell a wrong command line from a failure by the exit code.
+func TestMissingNodesAreUsageErrors(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x2x2"))
+	for want, args := range map[string][]string{
+		"NODE is missing":                        {"node", "leave"},
+		"--drain -1s: want 0 or a positive time": {"node", "replace", "n1-0-1", "spare-0", "--drain", "-1s"},
+		"--wait -1s: want 0 or a positive time":  {"node", "replace", "n1-0-1", "spare-0", "--wait", "-1s"},
+	} {
+		if got := run(t, nil, r.Flags(args...)...); got.code != command.ExitUsage || !strings.Contains(got.stderr, want) {
+			t.Errorf("%v: exit code %d, %s", args, got.code, got.stderr)
+		}
+	}
+}

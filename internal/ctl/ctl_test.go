@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -481,5 +483,15 @@ func TestMissingNodesAreUsageErrors(t *testing.T) {
 		if got := run(t, nil, r.Flags(args...)...); got.code != command.ExitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("%v: exit code %d, %s", args, got.code, got.stderr)
 		}
+	}
+}
+
+// TestErrorsCannotCommandTheTerminal: errors quote other machines. Their lines stay.
+func TestErrorsCannotCommandTheTerminal(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
+	r.Server.Refuse(status.Error(codes.FailedPrecondition, "the node says \x1b[2J\rall is well\nand more \u009b"))
+	got := run(t, nil, r.Flags("get", "nodes")...)
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "the node says ·[2J·all is well\nand more ·\n") {
+		t.Errorf("%d, %q", got.code, got.stderr)
 	}
 }

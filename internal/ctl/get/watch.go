@@ -176,7 +176,7 @@ func printEvent(a *command.App, e *lofamov1.Event, f command.Format, p command.P
 	}
 	if f == command.FormatWide {
 		if e.GetObserver() != "" {
-			b.WriteString("  by " + e.GetObserver())
+			b.WriteString("  by " + command.Printable(e.GetObserver()))
 		}
 		if e.GetReason() != "" {
 			b.WriteString(": " + command.Printable(e.GetReason()))

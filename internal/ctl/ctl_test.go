@@ -495,3 +495,20 @@ func TestErrorsCannotCommandTheTerminal(t *testing.T) {
 		t.Errorf("%d, %q", got.code, got.stderr)
 	}
 }
+
+// TestWatchWithoutAnswerIsFailure: the end of --for is a success only if some supervisor has served the watch.
+func TestWatchWithoutAnswerIsFailure(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
+	deaf, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no process answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = deaf.Close() }()
+	for _, more := range [][]string{nil, {"--initial"}, {"--timeout", "1m"}} {
+		args := r.Flags(append([]string{"watch", "--for", "300ms"}, more...)...)
+		args[slices.Index(args, "--server")+1] = deaf.Addr().String()
+		if got := run(t, nil, args...); got.code != command.ExitFailure || !strings.Contains(got.stderr, "no supervisor has answered within 300ms") {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+}

@@ -484,44 +484,6 @@ func shorten(list []string, n int) string {
 	return strings.Join(list[:n], ", ") + fmt.Sprintf(", and %d more", len(list)-n)
 }
 
-// logsUnless returns the ends of some logs, for an error that does not bring one along.
-func (c *Cluster) logsUnless(err error, which string) string {
-	var e Exit
-	if errors.As(err, &e) || errors.Is(err, context.Canceled) {
-		return ""
-	}
-	paths, _ := filepath.Glob(c.path(which, "*", "*log"))
-	var b strings.Builder
-	for _, path := range paths[:min(3, len(paths))] {
-		fmt.Fprintf(&b, "\nthe end of %s:\n%s", path, tail(path, 5))
-	}
-	return b.String()
-}
-
-// tail returns the last lines of a file, indented.
-func tail(path string, lines int) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "  " + err.Error()
-	}
-	if len(b) > 64<<10 {
-		b = b[len(b)-64<<10:]
-	}
-	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
-	if len(all) > lines {
-		all = all[len(all)-lines:]
-	}
-	if len(all) == 1 && all[0] == "" {
-		return "  (empty)"
-	}
-	for i, l := range all {
-		if len(l) > 300 {
-			all[i] = l[:300] + "…"
-		}
-	}
-	return "  " + strings.Join(all, "\n  ")
-}
-
 // Periods returns the periods that the cluster was made with.
 func (c *Cluster) Periods() (config.Periods, error) {
 	sup, err := config.LoadSupervisor(c.path("supervisors", c.info.Supervisors[0].ID, "supervisor.yaml"), nil)

@@ -8,10 +8,12 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/internal/testing/deadline"
 )
@@ -315,5 +317,31 @@ func TestStopSignalsNoProcessWithoutStartTime(t *testing.T) {
 	_ = c.Stop(t.Context())
 	if st, err := readStat(other.Process.Pid); err != nil || st.state == 'Z' {
 		t.Fatal("the stranger was signalled")
+	}
+}
+
+// TestTailReadsEndsOfLogsOnly: a debug log of days is larger than the memory, and holds texts of other machines.
+func TestTailReadsEndsOfLogsOnly(t *testing.T) {
+	log := filepath.Join(shortTempDir(t), "log")
+	f, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := f.Truncate(1 << 30); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("\nlast but one\n\x1b[2J"+strings.Repeat("…", 200)+"\n"), 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got := tail(log, 2)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("%d bytes of memory", n)
+	}
+	if !strings.HasPrefix(got, "  last but one\n  ") || !utf8.ValidString(got) || strings.Contains(got, "\x1b") {
+		t.Errorf("%q", got)
 	}
 }

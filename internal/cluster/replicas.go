@@ -321,6 +321,9 @@ func (c *Cluster) ForgetSupervisor(ctx context.Context, id string) error {
 	if err := c.KillSupervisor(ctx, id); err != nil {
 		return err
 	}
+	if s, err := c.supervisor(id); err == nil {
+		s.removeGroup()
+	}
 	c.info.Supervisors = slices.DeleteFunc(slices.Clone(c.info.Supervisors), func(s SupervisorInfo) bool { return s.ID == id })
 	return errors.Join(os.RemoveAll(c.path("supervisors", id)), c.save())
 }

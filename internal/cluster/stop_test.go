@@ -345,3 +345,20 @@ func TestTailReadsEndsOfLogsOnly(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestForgottenReplicaLeavesNoGroup: nothing else knows the cgroup of a replica that is removed.
+func TestForgottenReplicaLeavesNoGroup(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 3})
+	c.ports.release()
+	group := filepath.Join(shortTempDir(t), "group")
+	if err := os.Mkdir(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.info.Supervisors[1].Group = group
+	if err := c.ForgetSupervisor(t.Context(), "sup-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(group); !os.IsNotExist(err) {
+		t.Errorf("the group: %v", err)
+	}
+}

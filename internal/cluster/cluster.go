@@ -44,6 +44,36 @@ const EnvBinDir = "LOFAMO_BIN_DIR"
 // DefaultDir is the directory used when neither a flag nor the environment names one.
 const DefaultDir = ".lofamo"
 
+// hold keeps other programs from starting, stopping and changing the cluster until unlock is called, and reads cluster.json anew:
+// another program may have changed it. It waits for another program up to 3*stopGrace.
+func (c *Cluster) hold() (unlock func(), err error) {
+	unlock, err = lockDir(c.dir, 3*stopGrace)
+	if err != nil {
+		return nil, err
+	}
+	now, err := Load(c.dir)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	c.info = now.info
+	return unlock, nil
+}
+
+// change lets do change c.info, and saves it unless do fails, while no other program changes it. do finds nodes and replicas by their
+// names: hold replaces the lists.
+func (c *Cluster) change(do func() error) error {
+	unlock, err := c.hold()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := do(); err != nil {
+		return err
+	}
+	return c.save()
+}
+
 // lockFile is the name of the file in a cluster's directory that is locked while a program starts, stops or removes the cluster.
 const lockFile = ".lock"
 

@@ -355,6 +355,9 @@ func TestForgottenReplicaLeavesNoGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.info.Supervisors[1].Group = group
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.ForgetSupervisor(t.Context(), "sup-1"); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -224,10 +225,11 @@ func TestUpLeavesClusterOfAnotherUpRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetBinDir(bin)
-	if err := c.StartSupervisor("sup-0"); err != nil {
+	first := exec.Command(filepath.Join(bin, "supervisor"), "run", "--config", filepath.Join(dir, "supervisors", "sup-0", "supervisor.yaml"))
+	if err := first.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _, _ = first.Process.Kill(), first.Wait() })
 	_ = lock.Close()
 	if got == (result{}) {
 		got = <-second

@@ -507,7 +507,8 @@ func TestWatchWithoutAnswerIsFailure(t *testing.T) {
 	for _, more := range [][]string{nil, {"--initial"}, {"--timeout", "1m"}} {
 		args := r.Flags(append([]string{"watch", "--for", "300ms"}, more...)...)
 		args[slices.Index(args, "--server")+1] = deaf.Addr().String()
-		if got := run(t, nil, args...); got.code != command.ExitFailure || !strings.Contains(got.stderr, "no supervisor has answered within 300ms") {
+		got := run(t, nil, args...)
+		if got.code != command.ExitFailure || !strings.Contains(got.stderr, "no supervisor has answered within 300ms") {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}

@@ -96,6 +96,15 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	if len(left) > 0 {
 		return fmt.Errorf("stop the cluster in %s: process %d and %d others do not end, though killed", c.dir, left[0].pid, len(left)-1)
 	}
+	c.noteStopped()
+	if removed { // cluster.json would make it one again
+		return os.Remove(c.path(lockFile))
+	}
+	return c.save()
+}
+
+// noteStopped notes that no process of the cluster runs, and removes the cgroups of the replicas.
+func (c *Cluster) noteStopped() {
 	for i := range c.info.Supervisors {
 		c.info.Supervisors[i].PID, c.info.Supervisors[i].Started = 0, 0
 		c.info.Supervisors[i].removeGroup()
@@ -104,8 +113,4 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		n := c.info.at(i)
 		n.RunPID, n.Started = 0, 0
 	}
-	if removed { // cluster.json would make it one again
-		return os.Remove(c.path(lockFile))
-	}
-	return c.save()
 }

@@ -178,7 +178,7 @@ func TestSupervisorSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotReplacesFilesOnly: a device, or what a link leads to, is not replaced by a file.
+// TestSnapshotReplacesFilesOnly: a snapshot replaces no device, pipe, link or directory.
 func TestSnapshotReplacesFilesOnly(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
 	t.Chdir(t.TempDir())

@@ -513,3 +513,22 @@ func TestWatchWithoutAnswerIsFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestAuditExportRefusesPipes: an export reads the file that it continues, and a pipe never ends.
+func TestAuditExportRefusesPipes(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan result, 1)
+	go func() { done <- run(t, nil, r.Flags("audit", "export", "-f", pipe)...) }()
+	select {
+	case got := <-done:
+		if got.code != command.ExitUsage || !strings.Contains(got.stderr, "want a regular file") {
+			t.Errorf("%+v", got)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it reads the pipe for ever")
+	}
+}

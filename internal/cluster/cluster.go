@@ -44,6 +44,39 @@ const EnvBinDir = "LOFAMO_BIN_DIR"
 // DefaultDir is the directory used when neither a flag nor the environment names one.
 const DefaultDir = ".lofamo"
 
+// hold keeps other programs from starting, stopping and changing the cluster until unlock is called, and reads cluster.json anew:
+// another program may have changed it. It waits for another program up to 3*stopGrace.
+func (c *Cluster) hold() (unlock func(), err error) {
+	unlock, err = lockDir(c.dir, 3*stopGrace)
+	if err != nil {
+		return nil, err
+	}
+	now, err := Load(c.dir)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	c.info = now.info
+	return unlock, nil
+}
+
+// change lets do change c.info, and saves it unless do fails, while no other program changes it. do finds nodes and replicas by their
+// names: hold replaces the lists.
+func (c *Cluster) change(do func() error) error {
+	unlock, err := c.hold()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := do(); err != nil {
+		return err
+	}
+	return c.save()
+}
+
+// lockFile is the name of the file in a cluster's directory that is locked while a program starts, stops or removes the cluster.
+const lockFile = ".lock"
+
 // infoVersion is the version of cluster.json's form.
 const infoVersion = 1
 
@@ -149,6 +182,9 @@ type Cluster struct {
 // ErrNoCluster is the error for a directory without a cluster.
 var ErrNoCluster = errors.New("no local cluster here")
 
+// ErrBusy is the error for a cluster that another program is starting or stopping, or has started.
+var ErrBusy = errors.New("another lofamoctl uses the cluster")
+
 // ErrLongPath is the error for a directory whose path leaves no room for the names of a cluster's files.
 var ErrLongPath = errors.New("path too long")
 
@@ -177,7 +213,40 @@ func Load(dir string) (*Cluster, error) {
 	if c.dims, err = grid.ParseDims(c.info.Dims); err != nil {
 		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
 	}
+	if err := c.info.check(c.dims); err != nil {
+		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
+	}
 	return c, nil
+}
+
+// check refuses content that Create does not write: the methods of Cluster index nodes by their places, and make paths of names.
+func (i Info) check(d grid.Dims) error {
+	var errs []error
+	if n := len(i.Nodes); n != d.Nodes() {
+		errs = append(errs, fmt.Errorf("nodes: given %d: want %d for a %s torus", n, d.Nodes(), d))
+	}
+	if len(i.Supervisors) == 0 {
+		errs = append(errs, errors.New("supervisors: given 0: want at least 1"))
+	}
+	if size := max(d.X, d.Y, d.Z); i.Regions < 0 || i.Regions > size {
+		errs = append(errs, fmt.Errorf("regions: given %d: want 0 to %d", i.Regions, size))
+	}
+	name := func(field, id string) {
+		if !fault.IsName(id) {
+			errs = append(errs, fmt.Errorf("%s: id %q: want 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit",
+				field, id))
+		}
+	}
+	for _, n := range i.Nodes {
+		name("nodes", string(n.ID))
+	}
+	for _, n := range i.Spares {
+		name("spares", string(n.ID))
+	}
+	for _, s := range i.Supervisors {
+		name("supervisors", s.ID)
+	}
+	return errors.Join(errs...)
 }
 
 // Dir returns the absolute path of the cluster's directory.
@@ -232,16 +301,16 @@ func (c *Cluster) save() error {
 }
 
 // lockDir keeps a second up or down out of the directory; it waits for a running one up to wait. The lock ends with the
-// process.
+// process. Purge removes its file: a lock on a removed file keeps nobody out.
 func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
-	path := filepath.Join(dir, ".lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("lock directory %s: %w", dir, err)
-	}
+	path := filepath.Join(dir, lockFile)
 	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("lock directory %s: %w", dir, err)
+		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+		if err == nil && names(path, f) {
 			return func() {
 				// A process that is just being started inherits the file until it executes: closing it here would not
 				// end the lock.
@@ -249,13 +318,19 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 				_ = f.Close()
 			}, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
-			break
+		_ = f.Close()
+		switch {
+		case err != nil && !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		case time.Now().After(end):
+			return nil, fmt.Errorf("lock directory %s: %w: it is starting or stopping the one in it", dir, ErrBusy)
 		}
 	}
-	_ = f.Close()
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("lock directory %s: another lofamoctl is starting or stopping the cluster in it", dir)
-	}
-	return nil, fmt.Errorf("lock %s: %w", path, err)
+}
+
+// names reports whether a path is still that of an open file.
+func names(path string, f *os.File) bool {
+	is, err := os.Stat(path)
+	has, err2 := f.Stat()
+	return err == nil && err2 == nil && os.SameFile(is, has)
 }

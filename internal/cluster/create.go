@@ -184,7 +184,7 @@ func makeRoom(dir string, force bool) error {
 	for _, e := range entries {
 		// Other clusters below this directory are no harm.
 		_, err := os.Stat(filepath.Join(dir, e.Name(), "cluster.json"))
-		if e.Name() != ".lock" && err != nil {
+		if e.Name() != lockFile && err != nil {
 			return fmt.Errorf("make a local cluster in %s: the directory holds something else (%s): take an empty or a new one", dir, e.Name())
 		}
 	}
@@ -492,15 +492,24 @@ func writeYAML(path string, v any) error {
 	return os.WriteFile(path, b, 0o644)
 }
 
-// Purge removes a stopped cluster's files, and the directory if that leaves it empty.
+// Purge removes a stopped cluster's files, and the directory if that leaves it empty. It fails with ErrBusy while another
+// program makes or starts a cluster there.
 func (c *Cluster) Purge() error {
+	unlock, err := lockDir(c.dir, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if running := c.Running(); len(running) > 0 {
 		return fmt.Errorf("remove the cluster in %s: it is running (%s …)", c.dir, running[0])
 	}
 	if err := removeOwn(c.dir); err != nil {
 		return err
 	}
-	if err := os.Remove(c.path(".lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(c.path(lockFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	_ = os.Remove(c.dir) // stays when it holds something else

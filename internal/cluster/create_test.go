@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -406,4 +407,41 @@ func TestLockEndsBesideChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+}
+
+// TestLoadRefusesImpossibleContent: other methods take the nodes of the torus, one supervisor and plain names for granted.
+func TestLoadRefusesImpossibleContent(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	for _, tc := range []struct {
+		change func(*Info)
+		want   string
+	}{
+		{func(i *Info) { i.Nodes = nil }, "nodes: given 0: want 2"},
+		{func(i *Info) { i.Nodes = i.Nodes[:1] }, "nodes: given 1: want 2"},
+		{func(i *Info) { i.Supervisors = nil }, "supervisors: given 0: want at least 1"},
+		{func(i *Info) { i.Nodes[1].ID = "../../home" }, `"../../home"`},
+		{func(i *Info) { i.Spares = []NodeInfo{{ID: ".."}} }, `".."`},
+		{func(i *Info) { i.Supervisors[0].ID = "" }, `""`},
+		{func(i *Info) { i.Regions = -1 }, "regions: given -1"},
+	} {
+		b, err := json.Marshal(c.info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var info Info
+		if err := json.Unmarshal(b, &info); err != nil {
+			t.Fatal(err)
+		}
+		tc.change(&info)
+		if b, err = json.Marshal(info); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(c.path("cluster.json"), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(c.dir); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("error %v: want %q", err, tc.want)
+		}
+	}
 }

@@ -10,6 +10,11 @@ import (
 
 // StartRun starts the daemon of a node whose daemon has ended; the halves, if they live, are its to adopt.
 func (c *Cluster) StartRun(name string) error {
+	return c.change(func() error { return c.startRun(name) })
+}
+
+// startRun is StartRun for a caller that holds the directory and saves c.info.
+func (c *Cluster) startRun(name string) error {
 	n, err := c.Node(name)
 	if err != nil {
 		return err
@@ -21,10 +26,7 @@ func (c *Cluster) StartRun(name string) error {
 		return err
 	}
 	i := slices.IndexFunc(c.info.All(), func(o NodeInfo) bool { return o.ID == n.ID })
-	if err := c.startNode(i); err != nil {
-		return err
-	}
-	return c.save()
+	return c.startNode(i)
 }
 
 // Control asks a control socket in a node's state directory, with JSON: in is sent, unless nil, and the answer goes

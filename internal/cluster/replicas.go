@@ -68,8 +68,12 @@ func (c *Cluster) KillSupervisor(ctx context.Context, id string) error {
 		return nil
 	}
 	c.expectExit(member{"supervisor", id}.String())
-	s.PID, s.Started = 0, 0
-	return c.save()
+	return c.change(func() error {
+		if s, err := c.supervisor(id); err == nil && !alive(s.PID, s.Started) {
+			s.PID, s.Started = 0, 0
+		}
+		return nil
+	})
 }
 
 func kill(ctx context.Context, pid int, started uint64) error {
@@ -157,17 +161,19 @@ func (c *Cluster) awaitMember(ctx context.Context, log string) error {
 
 // StartSupervisor starts a replica that does not run.
 func (c *Cluster) StartSupervisor(id string) error {
-	s, err := c.supervisor(id)
-	if err != nil {
-		return err
-	}
-	if pid, _ := c.running(s); pid != 0 {
-		return fmt.Errorf("start supervisor %s: it runs as process %d", id, pid)
-	}
-	if c.binDir, err = FindBinaries(c.binDir); err != nil {
-		return err
-	}
-	return errors.Join(c.startSupervisor(s), c.save())
+	return c.change(func() error {
+		s, err := c.supervisor(id)
+		if err != nil {
+			return err
+		}
+		if pid, _ := c.running(s); pid != 0 {
+			return fmt.Errorf("start supervisor %s: it runs as process %d", id, pid)
+		}
+		if c.binDir, err = FindBinaries(c.binDir); err != nil {
+			return err
+		}
+		return c.startSupervisor(s)
+	})
 }
 
 // ResumeSupervisor starts a replica with the data that it has, unless it runs.
@@ -234,6 +240,15 @@ func (c *Cluster) EmptySupervisor(ctx context.Context, id, initialCluster string
 // a removed replica, and the address of its etcd member. Add it as a member before its start. Agents learn of it by
 // gossip, and from their configurations when these are changed.
 func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
+	err = c.change(func() error {
+		id, peerURL, err = c.addSupervisor()
+		return err
+	})
+	return id, peerURL, err
+}
+
+// addSupervisor creates the files of one more replica, and adds it to c.info.
+func (c *Cluster) addSupervisor() (id, peerURL string, err error) {
 	if c.planned {
 		return "", "", errors.New("add a supervisor: the cluster's addresses were given: none is known for another one")
 	}
@@ -278,7 +293,7 @@ func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 		return fail(err)
 	}
 	c.info.Supervisors = append(c.info.Supervisors, info)
-	return id, cfg.Etcd.PeerURL, c.save()
+	return id, cfg.Etcd.PeerURL, nil
 }
 
 // beside adds the other replicas and itself to the configuration of a new replica. Each replica's own file counts:
@@ -321,6 +336,12 @@ func (c *Cluster) ForgetSupervisor(ctx context.Context, id string) error {
 	if err := c.KillSupervisor(ctx, id); err != nil {
 		return err
 	}
-	c.info.Supervisors = slices.DeleteFunc(slices.Clone(c.info.Supervisors), func(s SupervisorInfo) bool { return s.ID == id })
-	return errors.Join(os.RemoveAll(c.path("supervisors", id)), c.save())
+	err := c.change(func() error {
+		if s, err := c.supervisor(id); err == nil {
+			s.removeGroup()
+		}
+		c.info.Supervisors = slices.DeleteFunc(slices.Clone(c.info.Supervisors), func(s SupervisorInfo) bool { return s.ID == id })
+		return nil
+	})
+	return errors.Join(os.RemoveAll(c.path("supervisors", id)), err)
 }

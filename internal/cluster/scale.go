@@ -46,21 +46,37 @@ func (c *Cluster) Scale(ctx context.Context, nodes int, done func(Scaled)) error
 	if err != nil {
 		return fmt.Errorf("scale: %w", err)
 	}
-	c.notePlaces(top)
+	if err := c.change(func() error { c.notePlaces(top); return nil }); err != nil {
+		return fmt.Errorf("scale: %w", err)
+	}
 	for c.info.placed() != nodes {
-		step := c.grow
+		one := c.grow
 		if c.info.placed() > nodes {
-			step = c.shrink
+			one = c.shrink
 		}
-		s, err := step(ctx, cl)
-		if err != nil {
+		if err := c.step(func() (Scaled, error) { return one(ctx, cl) }, done); err != nil {
 			return fmt.Errorf("scale to %d nodes: %w", nodes, err)
-		}
-		if done != nil {
-			done(s)
 		}
 	}
 	return nil
+}
+
+// step does one step of Scale and reports it to done, if not nil. No other program changes the cluster meanwhile, and a cluster that
+// one has stopped between two steps stays stopped.
+func (c *Cluster) step(do func() (Scaled, error), done func(Scaled)) error {
+	unlock, err := c.hold()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if len(c.Running()) == 0 {
+		return errors.New("the cluster was stopped")
+	}
+	s, err := do()
+	if err == nil && done != nil {
+		done(s)
+	}
+	return err
 }
 
 // joinTime bounds the wait until a node that joined before has reported its ends of links.
@@ -104,7 +120,7 @@ func (c *Cluster) grow(ctx context.Context, cl *client.Client) (Scaled, error) {
 		return Scaled{}, errors.Join(fmt.Errorf("node %s joins: %w", n.ID, err), c.save())
 	}
 	if pid, _ := c.daemon(*n); pid == 0 {
-		if err := c.StartRun(string(n.ID)); err != nil {
+		if err := errors.Join(c.startRun(string(n.ID)), c.save()); err != nil {
 			return fail(err)
 		}
 	}

@@ -54,7 +54,7 @@ type Progress struct {
 
 // Start starts all processes of a stopped cluster: the supervisors, and once these have a leader, the agents, a few at
 // a time (pacer). The processes outlive the caller. It calls progress, if not nil, at every step. After an error, the
-// started processes keep running: Stop ends them.
+// started processes keep running: Stop ends them. After ErrBusy all processes are another program's.
 func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	defer func() {
 		c.ports.release()
@@ -71,7 +71,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	}
 	defer unlock()
 	if running := c.Running(); len(running) > 0 {
-		return fmt.Errorf("start the cluster in %s: it is running (%s …)", c.dir, running[0])
+		return fmt.Errorf("start the cluster in %s: %w: it is running (%s …)", c.dir, ErrBusy, running[0])
 	}
 	if err := c.freePorts(); err != nil {
 		return err
@@ -482,44 +482,6 @@ func shorten(list []string, n int) string {
 		return strings.Join(list, ", ")
 	}
 	return strings.Join(list[:n], ", ") + fmt.Sprintf(", and %d more", len(list)-n)
-}
-
-// logsUnless returns the ends of some logs, for an error that does not bring one along.
-func (c *Cluster) logsUnless(err error, which string) string {
-	var e Exit
-	if errors.As(err, &e) || errors.Is(err, context.Canceled) {
-		return ""
-	}
-	paths, _ := filepath.Glob(c.path(which, "*", "*log"))
-	var b strings.Builder
-	for _, path := range paths[:min(3, len(paths))] {
-		fmt.Fprintf(&b, "\nthe end of %s:\n%s", path, tail(path, 5))
-	}
-	return b.String()
-}
-
-// tail returns the last lines of a file, indented.
-func tail(path string, lines int) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "  " + err.Error()
-	}
-	if len(b) > 64<<10 {
-		b = b[len(b)-64<<10:]
-	}
-	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
-	if len(all) > lines {
-		all = all[len(all)-lines:]
-	}
-	if len(all) == 1 && all[0] == "" {
-		return "  (empty)"
-	}
-	for i, l := range all {
-		if len(l) > 300 {
-			all[i] = l[:300] + "…"
-		}
-	}
-	return "  " + strings.Join(all, "\n  ")
 }
 
 // Periods returns the periods that the cluster was made with.

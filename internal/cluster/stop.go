@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 )
 
@@ -46,8 +47,10 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	// Another lofamoctl may have started it since.
-	if now, err := Load(c.dir); err == nil {
+	// Another lofamoctl may have started or removed it since.
+	now, err := Load(c.dir)
+	removed := errors.Is(err, ErrNoCluster)
+	if err == nil {
 		c.info = now.info
 	}
 	var procs []*process
@@ -57,6 +60,9 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		}
 	}()
 	hold := func(pid int, started uint64) error {
+		if started == 0 { // a later process may have the pid
+			return nil
+		}
 		p, err := openProcess(pid, started)
 		if errors.Is(err, errNotOurs) {
 			return nil
@@ -90,6 +96,15 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	if len(left) > 0 {
 		return fmt.Errorf("stop the cluster in %s: process %d and %d others do not end, though killed", c.dir, left[0].pid, len(left)-1)
 	}
+	c.noteStopped()
+	if removed { // cluster.json would make it one again
+		return os.Remove(c.path(lockFile))
+	}
+	return c.save()
+}
+
+// noteStopped notes that no process of the cluster runs, and removes the cgroups of the replicas.
+func (c *Cluster) noteStopped() {
 	for i := range c.info.Supervisors {
 		c.info.Supervisors[i].PID, c.info.Supervisors[i].Started = 0, 0
 		c.info.Supervisors[i].removeGroup()
@@ -98,5 +113,4 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		n := c.info.at(i)
 		n.RunPID, n.Started = 0, 0
 	}
-	return c.save()
 }

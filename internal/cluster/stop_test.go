@@ -2,15 +2,18 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/internal/testing/deadline"
 )
@@ -215,5 +218,150 @@ func TestKillRunEndsDaemonOfOthers(t *testing.T) {
 	}
 	if pid, _ := c.daemon(n); pid != 0 {
 		t.Errorf("process %d still runs", pid)
+	}
+}
+
+// TestPurgeLeavesBusyDirectoryAlone: another lofamoctl makes or starts a cluster there, after this one was stopped.
+func TestPurgeLeavesBusyDirectoryAlone(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	unlock, err := lockDir(c.dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if err := c.Purge(); !errors.Is(err, ErrBusy) {
+		t.Errorf("Purge of a directory in use: %v", err)
+	}
+	if _, err := Load(c.dir); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRemovedLockIsNoLock: who waits for a directory that is purged meanwhile holds nothing by the removed file.
+func TestRemovedLockIsNoLock(t *testing.T) {
+	dir := shortTempDir(t)
+	unlock, err := lockDir(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan func(), 1)
+	go func() {
+		second, err := lockDir(dir, time.Minute)
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- second
+	}()
+	until(t, "the second one waits", func() bool { return openFiles(t, filepath.Join(dir, ".lock")) == 2 })
+	if err := os.Remove(filepath.Join(dir, ".lock")); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	second := <-waiting
+	if third, err := lockDir(dir, 0); err == nil {
+		third()
+		t.Error("two hold one directory")
+	}
+	second()
+}
+
+// openFiles counts the descriptors of this process for a file.
+func openFiles(t *testing.T, path string) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, e := range entries {
+		if to, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && to == path {
+			n++
+		}
+	}
+	return n
+}
+
+// TestStopMakesNoClusterAnew: another lofamoctl has purged the cluster, and the directory holds somebody's file.
+func TestStopMakesNoClusterAnew(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	if err := os.WriteFile(filepath.Join(c.dir, "notes"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Purge(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(c.dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v: want notes alone", entries, err)
+	}
+}
+
+// TestStopSignalsNoProcessWithoutStartTime: nothing tells it from another process that has got the pid since.
+func TestStopSignalsNoProcessWithoutStartTime(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	other := exec.Command("sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	c.info.Nodes[0].RunPID = other.Process.Pid
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Stop(t.Context())
+	if st, err := readStat(other.Process.Pid); err != nil || st.state == 'Z' {
+		t.Fatal("the stranger was signalled")
+	}
+}
+
+// TestTailReadsEndsOfLogsOnly: a debug log of days is larger than the memory, and holds texts of other machines.
+func TestTailReadsEndsOfLogsOnly(t *testing.T) {
+	log := filepath.Join(shortTempDir(t), "log")
+	f, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := f.Truncate(1 << 30); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("\nlast but one\n\x1b[2J"+strings.Repeat("…", 200)+"\n"), 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got := tail(log, 2)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("%d bytes of memory", n)
+	}
+	if !strings.HasPrefix(got, "  last but one\n  ") || !utf8.ValidString(got) || strings.Contains(got, "\x1b") {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestForgottenReplicaLeavesNoGroup: nothing else knows the cgroup of a replica that is removed.
+func TestForgottenReplicaLeavesNoGroup(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 3})
+	c.ports.release()
+	group := filepath.Join(shortTempDir(t), "group")
+	if err := os.Mkdir(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.info.Supervisors[1].Group = group
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ForgetSupervisor(t.Context(), "sup-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(group); !os.IsNotExist(err) {
+		t.Errorf("the group: %v", err)
 	}
 }

@@ -117,6 +117,10 @@ func TestBundleFails(t *testing.T) {
 	}
 	outside := goodBundle()
 	outside.Responses[6].GetProgress().Name = ".."
+	chosen := goodBundle()
+	chosen.Responses[6].GetProgress().Name = "mine"
+	hostile := goodBundle()
+	hostile.Responses[6].GetProgress().Name = "a\x1b[2J.tar.gz"
 	short := goodBundle()
 	short.Responses = append(short.Responses[:5], bundleProgress(3, "direct", true))
 	miscounted := goodBundle()
@@ -136,6 +140,8 @@ func TestBundleFails(t *testing.T) {
 		{"lost", []string{"1,0,1", "--force", "-o", "mine"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2],
 			Err: status.Error(codes.DataLoss, "crc32c differs"), Failed: true}, command.ExitFailure, "crc32c differs"},
 		{"a name that leads elsewhere", []string{"1,0,1"}, outside, command.ExitFailure, `calls the bundle "..": give a name by -o`},
+		{"the name of another file", []string{"1,0,1", "--force"}, chosen, command.ExitFailure, `calls the bundle "mine": give a name by -o`},
+		{"a name for the terminal", []string{"1,0,1"}, hostile, command.ExitFailure, `calls the bundle "a\x1b[2J.tar.gz": give a name by -o`},
 		{"short", []string{"1,0,1"}, short, command.ExitFailure, "8 bytes were announced, 3 have arrived"},
 		{"miscounted", []string{"1,0,1"}, miscounted, command.ExitFailure, "counts 7 bytes, 3 have arrived"},
 		{"is there", []string{"1,0,1", "-o", "mine"}, goodBundle(), command.ExitUsage, "-o mine: already exists"},

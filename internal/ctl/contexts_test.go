@@ -1,10 +1,12 @@
 package ctl
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/lofamo/lofamo/internal/cluster"
@@ -205,5 +207,26 @@ func TestClusterInitAddsContext(t *testing.T) {
 	}
 	if got := run(t, nil, "cluster", "init", inventory, "--out", "four"); got.code != 0 || got.stderr != "" {
 		t.Errorf("without a home: %+v", got)
+	}
+}
+
+// TestContextsOfConcurrentCommandsAllStay: commands that run at the same time lose none of one another's changes.
+func TestContextsOfConcurrentCommandsAllStay(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
+	env := map[string]string{"XDG_CONFIG_HOME": t.TempDir()}
+	t.Chdir(t.TempDir())
+	const n = 12
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			args := append([]string{"config", "set-context", fmt.Sprintf("c%02d", i), "--server", r.Server.Address}, keys(r)...)
+			if got := run(t, env, args...); got.code != 0 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	wg.Wait()
+	if got := run(t, env, "config", "get-contexts", "-o", "name"); strings.Count(got.stdout, "\n") != n {
+		t.Errorf("want %d contexts: %+v", n, got)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -467,5 +469,66 @@ func TestNegativeValuesAreNoFlags(t *testing.T) {
 	got = protectNegative(strings.Fields("inject 0,0,0 kill-host --for -5s"))
 	if strings.Join(got, " ") != "inject 0,0,0 kill-host --for -5s" {
 		t.Errorf("the value of --for was moved: %q", got)
+	}
+}
+
+// TestMissingNodesAreUsageErrors: scripts tell a wrong command line from a failure by the exit code.
+func TestMissingNodesAreUsageErrors(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x2x2"))
+	for want, args := range map[string][]string{
+		"NODE is missing":                        {"node", "leave"},
+		"--drain -1s: want 0 or a positive time": {"node", "replace", "n1-0-1", "spare-0", "--drain", "-1s"},
+		"--wait -1s: want 0 or a positive time":  {"node", "replace", "n1-0-1", "spare-0", "--wait", "-1s"},
+	} {
+		if got := run(t, nil, r.Flags(args...)...); got.code != command.ExitUsage || !strings.Contains(got.stderr, want) {
+			t.Errorf("%v: exit code %d, %s", args, got.code, got.stderr)
+		}
+	}
+}
+
+// TestErrorsCannotCommandTheTerminal: errors quote other machines. Their lines stay.
+func TestErrorsCannotCommandTheTerminal(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
+	r.Server.Refuse(status.Error(codes.FailedPrecondition, "the node says \x1b[2J\rall is well\nand more \u009b"))
+	got := run(t, nil, r.Flags("get", "nodes")...)
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "the node says ·[2J·all is well\nand more ·\n") {
+		t.Errorf("%d, %q", got.code, got.stderr)
+	}
+}
+
+// TestWatchWithoutAnswerIsFailure: the end of --for is a success only if some supervisor has served the watch.
+func TestWatchWithoutAnswerIsFailure(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
+	deaf, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and no process answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = deaf.Close() }()
+	for _, more := range [][]string{nil, {"--initial"}, {"--timeout", "1m"}} {
+		args := r.Flags(append([]string{"watch", "--for", "300ms"}, more...)...)
+		args[slices.Index(args, "--server")+1] = deaf.Addr().String()
+		got := run(t, nil, args...)
+		if got.code != command.ExitFailure || !strings.Contains(got.stderr, "no supervisor has answered within 300ms") {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+}
+
+// TestAuditExportRefusesPipes: an export reads the file that it continues, and a pipe never ends.
+func TestAuditExportRefusesPipes(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan result, 1)
+	go func() { done <- run(t, nil, r.Flags("audit", "export", "-f", pipe)...) }()
+	select {
+	case got := <-done:
+		if got.code != command.ExitUsage || !strings.Contains(got.stderr, "want a regular file") {
+			t.Errorf("%+v", got)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it reads the pipe for ever")
 	}
 }

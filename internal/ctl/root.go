@@ -47,7 +47,7 @@ func Run(ctx context.Context, args []string, env command.Env) int {
 	if found := (command.FoundError{}); errors.As(err, &found) {
 		return command.ExitFound
 	}
-	_, _ = fmt.Fprintf(env.Stderr, "lofamoctl: %v\n", err)
+	_, _ = fmt.Fprintf(env.Stderr, "lofamoctl: %s\n", command.PrintableLines(err.Error()))
 	if usage := (command.UsageError{}); errors.As(err, &usage) {
 		_, _ = fmt.Fprintf(env.Stderr, "See '%s --help'.\n", cmd.CommandPath())
 		return command.ExitUsage

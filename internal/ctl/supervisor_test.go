@@ -2,8 +2,10 @@ package ctl
 
 import (
 	"crypto/sha256"
+	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -173,6 +175,28 @@ func TestSupervisorSnapshot(t *testing.T) {
 	got = run(t, nil, r.Flags("supervisor", "snapshot", "--force", "store.db")...)
 	if got.code != 0 || !strings.Contains(got.stderr, "no quorum: s1 may lack the newest changes") || files() != "store.db=12345678" {
 		t.Errorf("exit code %d, %s", got.code, got.stderr)
+	}
+}
+
+// TestSnapshotReplacesFilesOnly: a snapshot replaces no device, pipe, link or directory.
+func TestSnapshotReplacesFilesOnly(t *testing.T) {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
+	t.Chdir(t.TempDir())
+	if err := errors.Join(syscall.Mkfifo("pipe", 0o600), os.Symlink("/dev/null", "null")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pipe", "null", "."} {
+		r.Server.Admin.Chunks = chunks("abcdefgh")
+		got := run(t, nil, r.Flags("supervisor", "snapshot", "--force", name)...)
+		if got.code != command.ExitUsage || !strings.Contains(got.stderr, name+": exists, and is no regular file") {
+			t.Errorf("exit code %d, %s", got.code, got.stderr)
+		}
+		if st, err := os.Lstat(name); err != nil || st.Mode().IsRegular() {
+			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+		}
+	}
+	if entries, err := os.ReadDir("."); err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -191,6 +192,53 @@ func TestUpAgainWithFaults(t *testing.T) {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("up says %q, not %q", got.stdout, want)
 		}
+	}
+}
+
+// TestUpLeavesClusterOfAnotherUpRunning: of two commands that start the same stopped cluster, one fails. It ends no process of the other.
+func TestUpLeavesClusterOfAnotherUpRunning(t *testing.T) {
+	bin, dir := pretend(t)
+	up := []string{"up", "--detach", "--bin-dir", bin, "--dir", dir}
+	if got := run(t, nil, append(up, "--dims", "2", "--supervisors", "1")...); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := run(t, nil, "down", "--dir", dir); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	// The other command holds the directory while it starts the cluster.
+	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan result, 1)
+	go func() { second <- run(t, nil, up...) }()
+	var got result
+	select {
+	case got = <-second:
+	case <-time.After(2 * time.Second): // it waits for the directory, to stop the cluster
+	}
+	c, err := cluster.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := exec.Command(filepath.Join(bin, "supervisor"), "run", "--config", filepath.Join(dir, "supervisors", "sup-0", "supervisor.yaml"))
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = first.Process.Kill(), first.Wait() })
+	_ = lock.Close()
+	if got == (result{}) {
+		got = <-second
+	}
+	if got.code != 1 || !strings.Contains(got.stderr, "another lofamoctl") || strings.Contains(got.stderr, "everything is stopped") {
+		t.Errorf("%+v", got)
+	}
+	if len(c.Running()) != 1 {
+		t.Error("the second up has stopped the cluster of the first")
 	}
 }
 

@@ -90,7 +90,8 @@ const linkWatch = 30 * time.Second
 
 // wronglyBlamed returns an error if a sound link between living nodes is called SICK or FAILED, even if a node has restarted within
 // linkWatch; "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first
-// reports are still under way, or only its DNP half restarted, unannounced.
+// reports are still under way, or only its DNP half restarted, unannounced. A link that was FAILED for an end that was dead, which
+// nobody could prove, may be SICK before it is NORMAL: an unannounced restart excuses reports for a limited time.
 func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 	d, link := c.Component.LinkDirection()
 	bad := c.To == fault.Failed || c.To == fault.Sick
@@ -102,10 +103,12 @@ func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 		return ""
 	}
 	paused := func(p *process) bool { return p.started.After(since) && !p.started.Equal(p.born) }
+	failed := w.store.failed[part{c.Node, c.Component}]
+	fades := func(p *process) bool { return c.From == fault.Failed && c.To == fault.Sick && p.born.After(failed) }
 	for _, end := range [...]*node{n, peer} {
 		host, dnp := &end.host, &end.dnp
 		unknown := w.now.Sub(host.born) < w.cfg.Periods.DigestPeriod || end.alone.After(since)
-		if end.liar || end.lied.After(since) || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) {
+		if end.liar || end.lied.After(since) || unknown || !host.up() || !dnp.up() || paused(host) || paused(dnp) || fades(host) || fades(dnp) {
 			return ""
 		}
 	}

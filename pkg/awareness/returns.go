@@ -71,6 +71,7 @@ func (m *Machine) returnExplains(n, p *node, r *record) (t time.Time) {
 	if r == nil || r.state != fault.Failed || r.kind != fault.KindSilence && r.kind != fault.KindHandshake {
 		return time.Time{}
 	}
+	began := fault.Earlier(r.began, r.since) // a half that restarts states the age since then
 	for _, end := range [...]*node{n, p} {
 		back := m.lifted(end)
 		known := fault.Later(back, r.since) // a node may restart soon after it is back
@@ -80,7 +81,7 @@ func (m *Machine) returnExplains(n, p *node, r *record) (t time.Time) {
 		if r.kind == fault.KindHandshake && !back.IsZero() {
 			from = back.Add(m.restartSettles()) // a handshake fails only when the first frames arrive, after the return
 		}
-		if r.began.Before(from) {
+		if began.Before(from) {
 			t = fault.Later(t, m.linksBack(end, back))
 		}
 	}

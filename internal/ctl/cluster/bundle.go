@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,6 +93,9 @@ func bundle(a *command.App, ctx context.Context, s command.Session, node string,
 	return nil
 }
 
+// bundleName matches the names that nodes give.
+var bundleName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,150}\.tar\.gz$`)
+
 // bundleWriter takes a bundle down as it comes.
 type bundleWriter struct {
 	*command.App
@@ -114,7 +117,7 @@ func (w *bundleWriter) open() error {
 		return nil
 	}
 	if w.flags.output != "" {
-		if err := w.mayWrite(w.flags.output); err != nil {
+		if err := mayWrite("-o "+w.flags.output, w.flags.output, w.flags.force); err != nil {
 			return err
 		}
 	}
@@ -122,22 +125,6 @@ func (w *bundleWriter) open() error {
 	var err error
 	if w.file, err = os.CreateTemp(dir, ".lofamo-bundle-*"); err != nil {
 		return fmt.Errorf("bundle: temporary file: %w", err)
-	}
-	return nil
-}
-
-// mayWrite rejects an existing target, unless it is a file and --force was given.
-func (w *bundleWriter) mayWrite(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("bundle: %w", err)
-	case !info.Mode().IsRegular():
-		return command.Usagef("-o %s: exists, and is no regular file", path)
-	case !w.flags.force:
-		return command.Usagef("-o %s: already exists: --force overwrites it", path)
 	}
 	return nil
 }
@@ -193,8 +180,8 @@ func (w *bundleWriter) finish() error {
 	}
 	path := w.flags.output
 	if path == "" {
-		// The node chose the name: it must be a plain file name.
-		if path = filepath.Base(p.GetName()); path == "." || path == ".." || path == string(filepath.Separator) || strings.HasPrefix(path, ".") {
+		// The node chose the name: it must be that of a bundle, which no other file has, even with --force.
+		if path = p.GetName(); !bundleName.MatchString(path) {
 			return fmt.Errorf("the node calls the bundle %q: give a name by -o", p.GetName())
 		}
 	}
@@ -209,32 +196,11 @@ func (w *bundleWriter) finish() error {
 	if err := errors.Join(w.file.Sync(), w.file.Close()); err != nil {
 		return err
 	}
-	if err := w.place(path); err != nil {
+	if err := giveName(w.file.Name(), path, w.flags.force); err != nil {
 		return err
 	}
 	w.Printf("%s: %s\n", path, said)
 	return nil
-}
-
-// place gives the file its name. Without --force it uses a link, which never overwrites, not even a file that appeared
-// meanwhile.
-func (w *bundleWriter) place(path string) error {
-	if w.flags.force {
-		if err := w.mayWrite(path); err != nil {
-			return err
-		}
-		return os.Rename(w.file.Name(), path)
-	}
-	if err := os.Link(w.file.Name(), path); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return command.Usagef("%s: already exists: --force overwrites it", path)
-		}
-		if err := w.mayWrite(path); err != nil {
-			return err
-		}
-		return os.Rename(w.file.Name(), path) // a file system without links
-	}
-	return os.Remove(w.file.Name())
 }
 
 func (w *bundleWriter) discard() error {

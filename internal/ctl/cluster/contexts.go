@@ -137,6 +137,11 @@ func useContextCommand(a *command.App) *cobra.Command {
 		Args:              command.Exactly("NAME"),
 		ValidArgsFunction: a.CompleteContexts,
 		RunE: func(_ *cobra.Command, args []string) error {
+			unlock, err := a.LockContexts()
+			if err != nil {
+				return err
+			}
+			defer unlock()
 			c, x, err := namedContext(a, args[0])
 			if err != nil {
 				return err
@@ -167,6 +172,11 @@ checks that the files can be read and belong together; it contacts no supervisor
 			if a.Context != "" || a.Dir != "" || a.Region != "" {
 				return command.Usagef("config set-context: --context, --dir and --region do not belong to a context")
 			}
+			unlock, err := a.LockContexts()
+			if err != nil {
+				return err
+			}
+			defer unlock()
 			c, _, err := a.Contexts()
 			if err != nil {
 				return err
@@ -215,6 +225,11 @@ func deleteContextCommand(a *command.App) *cobra.Command {
 		Args:              command.Exactly("NAME"),
 		ValidArgsFunction: a.CompleteContexts,
 		RunE: func(_ *cobra.Command, args []string) error {
+			unlock, err := a.LockContexts()
+			if err != nil {
+				return err
+			}
+			defer unlock()
 			c, x, err := namedContext(a, args[0])
 			if err != nil {
 				return err
@@ -277,6 +292,12 @@ func checkAccess(t command.Access) error {
 // writeContext adds a context for the operator of a new cluster, under the cluster's name. It never changes a context or
 // the choice of the current one. A failure is a warning, because the cluster's files are complete without a context.
 func writeContext(a *command.App, out string, inv inventory.Inventory) {
+	unlock, err := a.LockContexts()
+	if err != nil {
+		a.Warnf("lofamoctl: no context was written: %v\n", err)
+		return
+	}
+	defer unlock()
 	c, path, err := a.Contexts()
 	if err == nil && path == "" {
 		return

@@ -117,7 +117,7 @@ accused because of the change. An agent with 'spare: true' then stops its halves
 other agents by hand. A node that is broken for good is taken out in the same way.`,
 		Example: `  lofamoctl node leave n42
   lofamoctl node leave n42 --forget`,
-		Args:              cobra.MinimumNArgs(1),
+		Args:              someNodes,
 		ValidArgsFunction: a.CompleteNodes,
 	}
 	cmd.Flags().BoolVar(&forget, "forget", false, "remove them from the topology too; otherwise they stay spares, which can join again")

@@ -64,7 +64,7 @@ func maintenanceStartCommand(a *command.App) *cobra.Command {
 				return fmt.Errorf("start maintenance: %w", command.Plain(err))
 			}
 			for _, m := range resp.GetMaintenance() {
-				a.Printf("%s is under maintenance until %s: %s\n", m.GetNode(), until(a, m), m.GetReason())
+				a.Printf("%s is under maintenance until %s: %s\n", m.GetNode(), until(a, m), command.Printable(m.GetReason()))
 			}
 			return nil
 		})

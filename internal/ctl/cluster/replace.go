@@ -212,6 +212,12 @@ An interrupted command continues when you repeat it.`,
 	cmd.Flags().DurationVar(&drain, "drain", 15*time.Second, "time limit until the living ends apply the masks")
 	cmd.Flags().DurationVar(&wait, "wait", 30*time.Minute, "time limit for the spare's first report")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if drain < 0 {
+			return command.Usagef("--drain %v: want 0 or a positive time such as 15s", drain)
+		}
+		if wait < 0 {
+			return command.Usagef("--wait %v: want 0 or a positive time such as 30m", wait)
+		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			return replace(a, ctx, s, newReplacement(args[0], args[1]), drain, wait)
 		})

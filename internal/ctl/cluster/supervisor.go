@@ -357,18 +357,18 @@ lofamo-supervisor check --snapshot FILE checks it again, lofamo-supervisor resto
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if _, err := os.Lstat(args[0]); err == nil && !force {
-			return command.Usagef("%s: already exists: --force overwrites it", args[0])
+		if err := mayWrite(args[0], args[0], force); err != nil {
+			return err
 		}
 		return asOperator(a, cmd.Context(), "snapshot", func(ctx context.Context, s command.Session) error {
-			return snapshot(a, ctx, s, args[0])
+			return snapshot(a, ctx, s, args[0], force)
 		})
 	}
 	return cmd
 }
 
-// snapshot writes beside the file and renames at the end.
-func snapshot(a *command.App, ctx context.Context, s command.Session, path string) (err error) {
+// snapshot writes beside the file, and gives it its name at the end.
+func snapshot(a *command.App, ctx context.Context, s command.Session, path string, force bool) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".lofamo-snapshot-*") // readable by its owner only
 	if err != nil {
 		return fmt.Errorf("temporary file: %w", err)
@@ -386,7 +386,7 @@ func snapshot(a *command.App, ctx context.Context, s command.Session, path strin
 		err = errors.Join(f.Sync(), f.Close())
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = giveName(f.Name(), path, force)
 	}
 	if err != nil {
 		return err

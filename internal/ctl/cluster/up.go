@@ -177,7 +177,10 @@ func up(a *command.App, ctx context.Context, f *upFlags) error {
 	}
 	begin := a.Env.Now()
 	unwell, err := bringUp(a, ctx, c, made, f.timeout)
-	if err != nil {
+	switch {
+	case errors.Is(err, cluster.ErrBusy): // its processes are not ours to stop
+		return err
+	case err != nil:
 		return giveUp(ctx, c, made, err)
 	}
 	printUp(a, a.Env.Now().Sub(begin), c.Dims().Nodes(), unwell)

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -169,7 +171,36 @@ func (c *Contexts) Set(x Context) {
 	slices.SortFunc(c.List, func(a, b Context) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// SaveContexts writes the configuration file, which only its owner may read, and returns its path.
+// contextsWait bounds the wait for another command that changes the configuration file.
+const contextsWait = 15 * time.Second
+
+// LockContexts keeps other commands from changing the configuration file between Contexts and SaveContexts, until unlock is called. The
+// lock is on the file's directory, and ends with the process.
+func (a *App) LockContexts() (unlock func(), err error) {
+	path, err := a.ContextsPath()
+	if errors.Is(err, ErrNoHome) {
+		return func() {}, nil // Contexts and SaveContexts say so
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	for end := time.Now().Add(contextsWait); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return nil, errors.Join(fmt.Errorf("configuration %s: another command changes it: %w", path, err), f.Close())
+		}
+	}
+}
+
+// SaveContexts writes the configuration file, which only its owner may read, and returns its path. The caller has called LockContexts.
 func (a *App) SaveContexts(c Contexts) (string, error) {
 	path, err := a.ContextsPath()
 	if err != nil {

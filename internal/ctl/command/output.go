@@ -237,12 +237,16 @@ func (a *App) PrintJSON(f Format, b []byte) error {
 	return err
 }
 
-// Table prints rows in columns; the first is the heading.
+// Table prints rows in columns; the first is the heading. Each cell is made Printable.
 func Table(w io.Writer, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, r := range rows {
 		// The last cell has no tab, so that lines have no spaces at their end.
-		if _, err := fmt.Fprintln(tw, strings.Join(r, "\t")); err != nil {
+		cells := make([]string, len(r))
+		for i, cell := range r {
+			cells[i] = Printable(cell)
+		}
+		if _, err := fmt.Fprintln(tw, strings.Join(cells, "\t")); err != nil {
 			return err
 		}
 	}
@@ -364,4 +368,13 @@ func Printable(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// PrintableLines is Printable for a text of several lines.
+func PrintableLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = Printable(line)
+	}
+	return strings.Join(lines, "\n")
 }

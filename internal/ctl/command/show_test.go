@@ -165,3 +165,14 @@ func TestStoppedNodeHasEndOfItsGrace(t *testing.T) {
 		t.Errorf("%q: want a line Stopped that ends with %q", notes, want)
 	}
 }
+
+// TestTableCellsStayInTheirCells: texts of other machines neither break columns and lines, nor reach the terminal as commands.
+func TestTableCellsStayInTheirCells(t *testing.T) {
+	var out strings.Builder
+	if err := Table(&out, [][]string{{"NAME", "WHY", "BY"}, {"a", "x\ty\nz\x1b[2J", "°…"}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "NAME  WHY        BY\na     x·y·z·[2J  °…\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}

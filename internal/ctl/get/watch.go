@@ -34,7 +34,7 @@ func WatchCommand(a *command.App) *cobra.Command {
 		Use:   "watch [NODE]",
 		Short: "Print changes of the fault map when they are committed",
 		Long: `Prints one line for each change of the fault map when it is committed, until --count changes have arrived, --for has
-passed, or Ctrl-C; all three count as success.
+passed, or Ctrl-C. All three count as success, unless no supervisor has answered within --for.
 
 When a supervisor fails, the watch continues with the next one, after the last revision printed: no committed change
 is lost or printed twice. It waits through an outage of all supervisors of any length, or as long as --timeout allows.
@@ -92,11 +92,13 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 		ctx, cancel = context.WithTimeout(ctx, f.limit)
 		defer cancel()
 	}
-	left := f.count
+	left, served := f.count, false
+	progress := watchProgress(a)
 	opts := client.WatchOptions{After: f.after, AfterIndex: f.index, AsSeen: f.asSeen, Node: node, Labels: f.Labels, Fields: f.Fields,
-		Initial: f.initial, Outage: f.outage, Progress: watchProgress(a), Gap: func(after, until uint64) {
-			a.Warnf("lofamoctl: %s\n", gapText(after, until))
-		}}
+		Initial: f.initial, Outage: f.outage, Progress: func(target string, err error) {
+			served = served || err == nil
+			progress(target, err)
+		}, Gap: func(after, until uint64) { a.Warnf("lofamoctl: %s\n", gapText(after, until)) }}
 	err := s.Watch(ctx, opts, func(r *lofamov1.WatchResponse) error {
 		for _, e := range r.GetEvents() {
 			if err := printEvent(a, e, f.output.Format, p); err != nil {
@@ -110,8 +112,11 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 		}
 		return nil
 	})
-	if err == nil || outer.Err() != nil || errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+	switch over := errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil; {
+	case err == nil || outer.Err() != nil || over && served:
 		return nil
+	case over:
+		return fmt.Errorf("watch: no supervisor has answered within %v", f.limit)
 	}
 	return fmt.Errorf("watch: %w", command.Plain(err))
 }
@@ -176,7 +181,7 @@ func printEvent(a *command.App, e *lofamov1.Event, f command.Format, p command.P
 	}
 	if f == command.FormatWide {
 		if e.GetObserver() != "" {
-			b.WriteString("  by " + e.GetObserver())
+			b.WriteString("  by " + command.Printable(e.GetObserver()))
 		}
 		if e.GetReason() != "" {
 			b.WriteString(": " + command.Printable(e.GetReason()))

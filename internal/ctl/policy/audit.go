@@ -168,6 +168,9 @@ func openAudit(file string, c *response.AuditChecker) (*os.File, error) {
 	if err != nil {
 		return nil, command.Usage(err)
 	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(command.Usagef("-f %s: want a regular file: its lines are read first", file), err, f.Close())
+	}
 	whole, rest, err := readAudit(f, c)
 	if begins := []byte(`{"seq":`); err == nil && !bytes.HasPrefix(rest, begins[:min(len(begins), len(rest))]) {
 		err = fmt.Errorf("after line %d: %.40q is no line of an audit: want another file", c.Lines(), rest)

@@ -54,9 +54,9 @@ func (c *collector) second(total, live uint64) int {
 	return percent
 }
 
-// Go's profile of memory grows with each new stack that allocates, to 2 MB in the first half hour. Nothing here can read it, but etcd's
-// handlers, which this program does not serve, keep it in the program.
-func init() { runtime.MemProfileRate = 0 }
+// keepNoProfile switches Go's profile of memory off. It grows with each new stack that allocates, to 2 MB in the first half hour. Nothing
+// here can read it, but etcd's handlers, which this program does not serve, keep it in the program.
+func keepNoProfile() { runtime.MemProfileRate = 0 }
 
 // tuneGarbage keeps the heap small while little is allocated, until the context ends. An operator's GOGC takes its place.
 func tuneGarbage(ctx context.Context) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -77,6 +78,9 @@ func TestOperatorsGOGCStays(t *testing.T) {
 // TestNoMemoryProfileIsKept: with Go's default rate, all of these 64 allocations would be in the profile. Those whose turn was determined
 // before the rate changed, one of each processor, still are.
 func TestNoMemoryProfileIsKept(t *testing.T) {
+	if code := execute([]string{"version"}, nil, io.Discard, io.Discard); code != 0 {
+		t.Fatalf("version: exit code %d", code)
+	}
 	sampled := func() (n int64) {
 		for range 3 { // collections, which put what was allocated before them into the profile
 			runtime.GC()

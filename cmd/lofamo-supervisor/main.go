@@ -23,6 +23,7 @@ import (
 func main() { os.Exit(execute(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
 
 func execute(args, environ []string, stdout, stderr io.Writer) int {
+	keepNoProfile()
 	return program.Execute(command(environ), args, stdout, stderr)
 }
 

@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 
-# Without the folder's path in what Go builds, its cache also serves other clones of the repository: only changed packages are built again.
+# -trimpath keeps the directory's path out of build results, so Go's cache also serves other clones: only changed packages are rebuilt.
 export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 
 TOOLS := $(CURDIR)/.tools
@@ -96,9 +96,9 @@ vm-ring: ## a ring of virtual machines on loopback for a person, until Ctrl-C: m
 newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
-# ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: e2e by itself, where as many clusters
-# as E2E_PARALLEL wait side by side, the others two at a time. All other packages run four at a time, beside CHARTS and the tests with tags: much of what
-# they do is waiting.
+# ALONE lists packages whose tests time real halves and clusters; tests beside them would slow these down. e2e runs by itself, with
+# E2E_PARALLEL clusters at a time, and the others two at a time. All other packages run four at a time, beside CHARTS and the tests with tags,
+# because they mostly wait.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e

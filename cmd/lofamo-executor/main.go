@@ -149,14 +149,14 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	return errors.Join(err, p.Stop())
 }
 
-// check checks a configuration file. It passes the error about content that only earlier versions accepted to former.
-func check(cmd *cobra.Command, file string, former func(error) error) error {
+// check checks a configuration file. It passes the error of Config.Interpreters to onInterpreters, which may accept the configuration.
+func check(cmd *cobra.Command, file string, onInterpreters func(error) error) error {
 	cfg, err := load(file)
 	if err != nil {
 		return err
 	}
 	if err := cfg.Interpreters(); err != nil {
-		if err := former(fmt.Errorf("configuration %s: %w", file, err)); err != nil {
+		if err := onInterpreters(fmt.Errorf("configuration %s: %w", file, err)); err != nil {
 			return err
 		}
 	}

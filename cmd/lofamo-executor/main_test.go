@@ -94,7 +94,7 @@ func TestCheckRefusesInterpretersThatRunAccepts(t *testing.T) {
 	f.Config.Commands = []process.Command{{Name: "count", Path: "/usr/bin/awk", Args: []string{"BEGIN { print \"${node}\" }"},
 		Parameters: map[string]string{"node": ".*"}}}
 	file := write(t, f)
-	const want = "commands[0].args: given words about the attempt: want none for /usr/bin/awk"
+	const want = "commands[0].args: given placeholders: want none for /usr/bin/awk"
 	var out bytes.Buffer
 	if code := execute([]string{"config", "check", file}, &out, &out); code != program.ExitUsage || !strings.Contains(out.String(), want) {
 		t.Errorf("config check: code %d, %s: want %d, %q", code, &out, program.ExitUsage, want)

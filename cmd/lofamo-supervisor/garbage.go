@@ -54,8 +54,8 @@ func (c *collector) second(total, live uint64) int {
 	return percent
 }
 
-// keepNoProfile switches Go's profile of memory off. It grows with each new stack that allocates, to 2 MB in the first half hour. Nothing
-// here can read it, but etcd's handlers, which this program does not serve, keep it in the program.
+// keepNoProfile switches Go's memory profile off, which grows to 2 MB in the first half hour. Nobody can read it: Go keeps it because
+// etcd's profiling handlers are linked, but this program does not serve them.
 func keepNoProfile() { runtime.MemProfileRate = 0 }
 
 // tuneGarbage keeps the heap small while little is allocated, until the context ends. An operator's GOGC takes its place.

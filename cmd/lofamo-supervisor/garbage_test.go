@@ -75,8 +75,8 @@ func TestOperatorsGOGCStays(t *testing.T) {
 	}
 }
 
-// TestNoMemoryProfileIsKept: with Go's default rate, all of these 64 allocations would be in the profile. Those whose turn was determined
-// before the rate changed, one of each processor, still are.
+// TestNoMemoryProfileIsKept: with Go's default rate, all of these 64 allocations would be in the profile. Each processor had chosen its
+// next sample before the rate changed, so up to one allocation of each processor may still be recorded.
 func TestNoMemoryProfileIsKept(t *testing.T) {
 	if code := execute([]string{"version"}, nil, io.Discard, io.Discard); code != 0 {
 		t.Fatalf("version: exit code %d", code)

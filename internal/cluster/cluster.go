@@ -74,7 +74,7 @@ func (c *Cluster) change(do func() error) error {
 	return c.save()
 }
 
-// lockFile is the name of the file in a cluster's directory that is locked while a program starts, stops or removes the cluster.
+// lockFile is a file in the cluster's directory. A program locks it while it starts, stops, changes or removes the cluster.
 const lockFile = ".lock"
 
 // infoVersion is the version of cluster.json's form.
@@ -182,8 +182,8 @@ type Cluster struct {
 // ErrNoCluster is the error for a directory without a cluster.
 var ErrNoCluster = errors.New("no local cluster here")
 
-// ErrBusy is the error for a cluster that another program is starting or stopping, or has started.
-var ErrBusy = errors.New("another lofamoctl uses the cluster")
+// ErrBusy means that another program has started the cluster, or is starting, stopping or changing it.
+var ErrBusy = errors.New("the cluster is in use")
 
 // ErrLongPath is the error for a directory whose path leaves no room for the names of a cluster's files.
 var ErrLongPath = errors.New("path too long")
@@ -300,8 +300,8 @@ func (c *Cluster) save() error {
 	return nil
 }
 
-// lockDir keeps a second up or down out of the directory; it waits for a running one up to wait. The lock ends with the
-// process. Purge removes its file: a lock on a removed file keeps nobody out.
+// lockDir locks the directory against other programs. It waits up to wait for another holder. The lock ends with the process. Purge removes
+// the file, and a lock on a removed file keeps nobody out.
 func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 	path := filepath.Join(dir, lockFile)
 	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
@@ -323,7 +323,7 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 		case err != nil && !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		case time.Now().After(end):
-			return nil, fmt.Errorf("lock directory %s: %w: it is starting or stopping the one in it", dir, ErrBusy)
+			return nil, fmt.Errorf("lock directory %s: %w: another program is starting, stopping or changing the cluster", dir, ErrBusy)
 		}
 	}
 }

@@ -354,7 +354,7 @@ func TestOneAtATimeInDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Create(Options{Dir: dir, Dims: dims(t, "2"), Supervisors: 1}); err == nil ||
-		!strings.Contains(err.Error(), "another lofamoctl") {
+		!strings.Contains(err.Error(), "another program is starting, stopping or changing") {
 		t.Errorf("Create in a locked directory: %v", err)
 	}
 	// A waiting caller gets it when the other one is done.

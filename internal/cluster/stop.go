@@ -97,7 +97,7 @@ func (c *Cluster) Stop(ctx context.Context) error {
 		return fmt.Errorf("stop the cluster in %s: process %d and %d others do not end, though killed", c.dir, left[0].pid, len(left)-1)
 	}
 	c.noteStopped()
-	if removed { // cluster.json would make it one again
+	if removed { // do not write cluster.json: the purged directory would look like a cluster again
 		return os.Remove(c.path(lockFile))
 	}
 	return c.save()

@@ -238,7 +238,7 @@ func TestPurgeLeavesBusyDirectoryAlone(t *testing.T) {
 	}
 }
 
-// TestRemovedLockIsNoLock: who waits for a directory that is purged meanwhile holds nothing by the removed file.
+// TestRemovedLockIsNoLock: a program that waited for the lock of a purged directory must lock the new file, not the removed one.
 func TestRemovedLockIsNoLock(t *testing.T) {
 	dir := shortTempDir(t)
 	unlock, err := lockDir(dir, 0)
@@ -282,8 +282,8 @@ func openFiles(t *testing.T, path string) int {
 	return n
 }
 
-// TestStopMakesNoClusterAnew: another lofamoctl has purged the cluster, and the directory holds somebody's file.
-func TestStopMakesNoClusterAnew(t *testing.T) {
+// TestStopAfterPurgeWritesNoClusterFile: another lofamoctl has purged the cluster, and the directory holds somebody's file.
+func TestStopAfterPurgeWritesNoClusterFile(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
 	c.ports.release()
 	if err := os.WriteFile(filepath.Join(c.dir, "notes"), nil, 0o644); err != nil {

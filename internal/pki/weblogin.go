@@ -171,7 +171,7 @@ func claims(payload []byte) (c WebClaims, err error) {
 
 // check returns an error if the signer has no right to the claims, or if they are for another cluster, replica or time.
 func (c WebClaims) check(kind WebKind, by Identity, cluster, self string, now time.Time) error {
-	// A handover may count from a time before it was signed, as a session may, and no longer than a session.
+	// Like a session, a handover may count from a time before its signature. So it may span as long as a session, but no longer.
 	life := map[WebKind]time.Duration{WebLogin: WebLoginLife, WebHandover: MaxWebSession, WebSession: MaxWebSession,
 		WebAddress: WebLoginLife}[kind]
 	switch {

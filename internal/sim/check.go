@@ -90,8 +90,9 @@ const linkWatch = 30 * time.Second
 
 // wronglyBlamed returns an error if a sound link between living nodes is called SICK or FAILED, even if a node has restarted within
 // linkWatch; "": there is none. A paused half excuses the verdict. So does a restart that supervisors cannot know of: the node's first
-// reports are still under way, or only its DNP half restarted, unannounced. A link that was FAILED for an end that was dead, which
-// nobody could prove, may be SICK before it is NORMAL: an unannounced restart excuses reports for a limited time.
+// reports are still under way, or only its DNP half restarted, unannounced. If one end died and nobody could prove it, the link was
+// FAILED. After that end's unannounced restart, the link may be SICK before it is NORMAL, because the restart excuses reports for a limited
+// time only.
 func (w *World) wronglyBlamed(n *node, c awareness.Change) string {
 	d, link := c.Component.LinkDirection()
 	bad := c.To == fault.Failed || c.To == fault.Sick

@@ -71,7 +71,7 @@ func (m *Machine) returnExplains(n, p *node, r *record) (t time.Time) {
 	if r == nil || r.state != fault.Failed || r.kind != fault.KindSilence && r.kind != fault.KindHandshake {
 		return time.Time{}
 	}
-	began := fault.Earlier(r.began, r.since) // a half that restarts states the age since then
+	began := fault.Earlier(r.began, r.since) // a restarted half counts the silence only from its own start
 	for _, end := range [...]*node{n, p} {
 		back := m.lifted(end)
 		known := fault.Later(back, r.since) // a node may restart soon after it is back

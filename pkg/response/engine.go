@@ -45,7 +45,7 @@ type Engine struct {
 	waiters   map[string]bool              // ids of the active ones without a running attempt
 	counts    [numPools]int                // by pool: responses that count against Config.MaxActive
 	halted    map[string]int               // by id: the attempt that a closed gate, or the end of its fault, has asked to end
-	lapses    map[lapseKey]lapse           // unsuccessful attempts that the end of their fault cut off
+	lapses    map[lapseKey]lapse           // how often faults ended before a step had succeeded
 	queried   map[Attempt]bool             // former leaders' attempts, until their executors report the outcomes
 	held      map[fault.NodeID]bool        // nodes under response
 	byValue   [][]int                      // how many of these have the value, by domain key and value

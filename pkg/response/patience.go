@@ -8,9 +8,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// lapse counts the unsuccessful attempts of a policy at one step that were cut off because the fault ended. If the fault returns, the
-// pauses between attempts go on from there. So while a fault flaps and its step keeps failing, a new series of attempts begins about once
-// in Config.RetryMost. A new leader begins without lapses.
+// lapse counts how often a fault ended before a policy's step had succeeded, although an attempt had failed or was running. When the fault
+// returns, the pauses between attempts continue from this count. So while a fault flaps and its step keeps failing, a new series of
+// attempts begins about once in Config.RetryMost. A new leader starts without lapses.
 type lapse struct {
 	n    int
 	last Attempt   // each attempt counts once
@@ -28,8 +28,8 @@ func (r *Response) lapseKey(s *StepRecord) lapseKey {
 	return lapseKey{r.Policy, r.Digest, r.Target, s.Name}
 }
 
-// lapsed counts the response's unsuccessful attempts at the end of its fault: those that have failed, and the running one, which may still
-// succeed.
+// lapsed counts the end of the response's fault for each step that has a failed or a running attempt. A running attempt may still succeed;
+// becomeActed then removes the step's lapse.
 func (e *Engine) lapsed(r *Response) {
 	if r.Undoing {
 		return
@@ -58,8 +58,8 @@ func (e *Engine) pruneLapses() {
 	maps.DeleteFunc(e.lapses, func(_ lapseKey, l lapse) bool { return e.now.Sub(l.at) > e.cfg.RetryMost })
 }
 
-// patience returns the response's own wait: for the previous step to help, or for the pause after unsuccessful attempts. The first return
-// of the fault causes an attempt at once.
+// patience returns the response's own wait: for the previous step to help, or for the pause after unsuccessful attempts. The first end of
+// the fault adds no pause of its own.
 func (e *Engine) patience(r *Response, s *StepRecord) block {
 	if r.Step > 0 && s.Attempt == 0 {
 		if before := &r.Steps[r.Step-1]; before.State == Acted {

@@ -180,7 +180,7 @@ func (w *bundleWriter) finish() error {
 	}
 	path := w.flags.output
 	if path == "" {
-		// The node chose the name: it must be that of a bundle, which no other file has, even with --force.
+		// The node chose the name. It must have the form of a bundle's name, so that --force overwrites no other kind of file.
 		if path = p.GetName(); !bundleName.MatchString(path) {
 			return fmt.Errorf("the node calls the bundle %q: give a name by -o", p.GetName())
 		}

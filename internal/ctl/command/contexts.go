@@ -194,8 +194,12 @@ func (a *App) LockContexts() (unlock func(), err error) {
 		if err == nil {
 			return func() { _ = f.Close() }, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
-			return nil, errors.Join(fmt.Errorf("configuration %s: another command changes it: %w", path, err), f.Close())
+		switch {
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, errors.Join(fmt.Errorf("configuration %s: lock its directory: %w", path, err), f.Close())
+		case time.Now().After(end):
+			return nil, errors.Join(fmt.Errorf("configuration %s: another command has been changing it for more than %s", path, contextsWait),
+				f.Close())
 		}
 	}
 }

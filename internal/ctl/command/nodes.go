@@ -337,7 +337,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 	}
 	if s := n.GetStopped(); s != nil {
 		add(true, "Stopped", "announced a "+Printable(s.GetReason())+" at "+a.Clock(s.GetSince())+"; its silence is no fault "+
-			a.Until(s.GetUntil())+" at most")
+			a.Until(s.GetUntil())+" at the latest")
 	}
 	if s := n.GetStarved(); s != nil {
 		add(true, "Starved", "its "+Printable(s.GetHalf())+" half gets too little processor time: late by up to "+starvedFor(s)+

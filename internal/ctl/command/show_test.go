@@ -160,7 +160,7 @@ func TestStoppedNodeHasEndOfItsGrace(t *testing.T) {
 		Reason: "reboot", Since: timestamppb.New(ctltest.Now), Until: timestamppb.New(ctltest.Now.Add(10 * time.Minute)),
 	}})
 	at := slices.IndexFunc(notes, func(n []string) bool { return n[0] == "Stopped" })
-	if want := "its silence is no fault " + a.Until(timestamppb.New(ctltest.Now.Add(10*time.Minute))) + " at most"; at < 0 ||
+	if want := "its silence is no fault " + a.Until(timestamppb.New(ctltest.Now.Add(10*time.Minute))) + " at the latest"; at < 0 ||
 		!strings.HasSuffix(notes[at][1], want) {
 		t.Errorf("%q: want a line Stopped that ends with %q", notes, want)
 	}

@@ -188,8 +188,8 @@ func (k *keeper) Release(key alertKey, keep bool) {
 	}
 }
 
-// Stand sets all alerts that stand according to the committed state. Alerts that fire already keep their labels; their next
-// repetition has the new annotations, such as a kernel's last words. The keeper stops sending any other alert, except
+// Stand sets all alerts that stand according to the committed state. An alert that is already firing keeps its labels, and its
+// next repetition carries the new annotations, such as a kernel's last words. The keeper stops sending any other alert, except
 // awaited ones, those fired a moment ago, and ends. On a replica that does not lead, leads is false, and the keeper
 // goes on sending awaited alerts only.
 func (k *keeper) Stand(now time.Time, all []alert, leads bool) {

@@ -74,7 +74,7 @@ const (
 const (
 	// faultsEvery is the shortest interval between two passes, and faultsLook the longest.
 	faultsEvery, faultsLook = 500 * time.Millisecond, 10 * time.Second
-	// faultsPass is the longest time for which a pass begins changes. The rest follows in the next pass, after the objects of new incidents.
+	// After faultsPass, a pass ends with its next successful change. The next pass does the rest, after the objects of new incidents.
 	faultsPass = 2 * time.Second
 	// faultsUnknown is how long an object without an incident stays after the beginning of a term: this replica's copy of the
 	// incidents may be behind that of the former leader.
@@ -93,11 +93,11 @@ type Faults struct {
 	said    string
 	failed  map[string]time.Time    // objects whose last change failed, and when
 	written map[string]faultWritten // the last write of each object
-	first   string                  // the object of the last error in the log
-	last    string                  // the object at which the last pass ended early; "": it has not
+	first   string                  // the object of the first error of the last pass that failed
+	last    string                  // the object at which faultsPass ended the last pass; "" if it did not
 }
 
-// faultWritten is a write, and the version of the object that it has led to.
+// faultWritten is the last status written, and the object's resource version after that.
 type faultWritten struct {
 	status  FaultStatus
 	version string
@@ -157,8 +157,8 @@ func (f *Faults) Run(ctx context.Context) {
 }
 
 // pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident. It ends early
-// after faultsPass, because the list gets old. It also does so when failures have cost the time of two requests, because the API server may
-// be dead; one without an answer costs a whole request. more asks for another pass at once: changes are left that have not failed before.
+// after faultsPass, because its list of incidents is out of date by then, or when failures have cost twice the request timeout, because the
+// API server may be dead. A 429, or no answer, counts as a whole timeout. more asks for the next pass without waiting for a change.
 func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) (more bool) {
 	have, over, synced := f.r.all()
 	if !synced {
@@ -211,8 +211,8 @@ type faultChange struct {
 }
 
 // pending returns the changes of a pass: first new objects, because a storm of changes must not delay them, then removals, then all others,
-// beginning after the object at which the last pass ended. Objects whose last change failed come after all these, the earliest failure
-// first, so that they delay no other for long.
+// beginning after the object at which faultsPass ended the last pass. Objects whose last change failed come after all these, the earliest
+// failure first, so that they delay no other for long.
 func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, beginning bool) []faultChange {
 	want := f.wanted(list, now)
 	names := map[string]bool{}
@@ -249,7 +249,7 @@ func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, be
 	return out
 }
 
-// report logs an error of a pass, each once for all objects.
+// report logs the first error of a pass, unless the last logged one differs only in the object's name.
 func (f *Faults) report(err error) {
 	if err == nil {
 		if len(f.failed) == 0 {
@@ -303,8 +303,8 @@ func (f *Faults) more(n int, since metav1.Time) Fault {
 	}}
 }
 
-// change returns what brings an object to its wanted form, in one request for its identity and one for its status, each only if needed. It
-// returns nil if nothing is needed.
+// change returns a function that brings an object to its wanted form, with one request for its identity and one for its status, each only
+// if needed. It returns nil if nothing is needed.
 func (f *Faults) change(w Fault, have object, there bool) func(context.Context) error {
 	if there && have.Metadata.DeletionTimestamp != nil {
 		return nil // a finalizer holds it: a new one follows

@@ -290,8 +290,8 @@ func TestStormOfChangesDelaysNoNewObject(t *testing.T) {
 	})
 }
 
-// TestLateAnswerBringsBackNoObject: the answer to a write of an object that somebody has deleted since does not return it to the copy: the
-// keeper would not make it again.
+// TestLateAnswerBringsBackNoObject: a late answer to our write must not put an object back into the copy after somebody deleted it.
+// Otherwise the keeper would not create it again.
 func TestLateAnswerBringsBackNoObject(t *testing.T) {
 	version := func(v, name string) object {
 		return object{Metadata: objectMeta{Name: name, UID: types.UID("u-" + name), ResourceVersion: v}}
@@ -320,9 +320,9 @@ func TestLateAnswerBringsBackNoObject(t *testing.T) {
 	}
 }
 
-// TestEarlierDefinitionCostsNoWrites: an API server that drops a field of the status, because it has an earlier definition, gets each
+// TestEarlierDefinitionGetsEachStatusOnce: an API server that drops a field of the status, because it has an earlier definition, gets each
 // status once. A change of the incident or of the object brings the next write.
-func TestEarlierDefinitionCostsNoWrites(t *testing.T) {
+func TestEarlierDefinitionGetsEachStatusOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &memoryFaults{answer: func(context.Context, string) int { return http.StatusOK }, unknown: []string{"consequences"}}
 		src := &incidents{}

@@ -29,8 +29,8 @@ const (
 	keepLeave = 10 * time.Second
 	// keepEcho is how long it waits for its own write to come back through the watch.
 	keepEcho = 10 * time.Second
-	// keepFirst is the pause of a node after its first failed write, which doubles with each further one. It also bounds the pause after a
-	// round that ended early, because a few failing nodes may have ended it.
+	// keepFirst is the pause of a node after its first failed write. Each further failure doubles the pause. keepFirst also bounds the pause
+	// after a round that ended early, because a few failing nodes may be the reason.
 	keepFirst = 5 * time.Second
 	// keepMost bounds the pause of a node, and the pause between two tries to remove all conditions.
 	keepMost = time.Minute
@@ -229,10 +229,10 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	}
 }
 
-// round writes all pending changes of nodes, at most as much as the rate allows until the next round. If a write fails, its node pauses,
-// the others go on, and the round fails at its end. The round ends early after two failures in a row that are no refusals, because the API
-// server may be dead, and if the server or this replica accepts no writes now. whole is false then, unless all nodes without an earlier
-// failure have had their turn. A webhook, too, can answer for one node that it accepts no writes now, so that node pauses as well.
+// round writes the pending changes of nodes, as many as the rate allows until the next round. If a write fails, its node pauses, the others
+// go on, and round returns the first error at its end. It ends early after two failures in a row that are no refusals, because the API
+// server may be dead, after a 429, and if this replica may not write. whole is then true only if the last node had failed before: such
+// nodes come last, so all others had their turn. After a 429 the node pauses too: the answer may be a webhook's.
 func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	states, err := k.states(ctx)
 	if err != nil {

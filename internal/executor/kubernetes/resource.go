@@ -172,7 +172,8 @@ func (r *resource) all() (objects map[string]object, over, synced bool) {
 	return maps.Clone(r.objects), r.over, r.synced
 }
 
-// put stores an object unless the copy has a newer version, or has had one: the answer to an own write may come after the deletion.
+// put stores an object unless the copy has a newer version. own marks the answer to our own write: it adds no object if the watch has
+// already passed that version, because the object may have been deleted since.
 func (r *resource) put(o object, own bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

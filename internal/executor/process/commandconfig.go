@@ -104,13 +104,13 @@ func (c Command) interprets() bool {
 	return slices.Contains(known, name) || slices.Contains(known, versioned.ReplaceAllString(name, "$1"))
 }
 
-// checkInterpreter returns an error if an argument with words about the attempt goes to an interpreter.
+// checkInterpreter returns an error if an argument with placeholders goes to an interpreter.
 func (c Command) checkInterpreter(i int) error {
 	if !c.interprets() || !slices.ContainsFunc(c.Args, placeholderPattern.MatchString) {
 		return nil
 	}
-	return fmt.Errorf("commands[%d].args: given words about the attempt: want none for %s, which reads its arguments as a program: name "+
-		"the program itself", i, c.Path)
+	return fmt.Errorf("commands[%d].args: given placeholders: want none for %s, which interprets its arguments as code: name the "+
+		"program itself", i, c.Path)
 }
 
 // validateCommands reports every invalid field of the list. It does not check the program files.

@@ -88,8 +88,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Interpreters reports commands with words about the attempt in the arguments of interpreters that earlier versions accepted. A new
-// configuration must not have such commands. A running one keeps its commands, so that an upgrade stops no process.
+// Interpreters returns an error for each command that passes placeholders to an interpreter. Validate accepts some of them, as earlier
+// versions did, so that an upgrade stops no process. 'config check' refuses all.
 func (c Config) Interpreters() error {
 	var errs []error
 	for i, command := range c.Commands {

@@ -26,9 +26,9 @@ type announced struct {
 	until time.Time   // when it counts as over although the node has not said so; zero: never
 }
 
-// unended is how long after its announced end a restart counts as over although the node has not said so. Until then the daemon, which
-// may have been paused, may still disarm the device. A paused daemon does not feed it, so a longer pause resets the machine: the timeout
-// of a device is at most 5 min.
+// unended is the time after a restart's announced end until the restart counts as over, even if the node has not reported the end. Until
+// then a paused daemon may still resume and disarm the device. After a longer pause it cannot: it did not feed the device, whose timeout is
+// at most 5 min, so the machine has reset.
 const unended = awareness.LeaderClocks
 
 // NewWatchdogs returns the state at the start of a term.
@@ -118,7 +118,7 @@ func (w *Watchdogs) Report(now time.Time, rep *fault.Report) (gone, over bool) {
 	return w.newBoot(id), over
 }
 
-// RunOut reports, once, that the restart of a node's host half counts as over although the node has not said so. The next full digest then
+// RunOut ends a restart of the host half whose end the node has not reported in time. It returns true once; the next full digest then
 // states the device again.
 func (w *Watchdogs) RunOut(now time.Time, node fault.NodeID) bool {
 	if a := w.stopped[node]; a.until.IsZero() || now.Before(a.until) {

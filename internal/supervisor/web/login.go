@@ -69,9 +69,9 @@ func (s *Server) issued(now time.Time) time.Time {
 	return now.Add(-age)
 }
 
-// handoverEnd returns the end of a handover that counts from issued on: WebHandoverLife from now on, regardless of the age of the list of
-// revoked certificates. Earlier versions refuse handovers that count for longer than WebHandoverLife. So with a list that is at most half
-// as old, it ends early enough for them.
+// handoverEnd returns when a handover ends. issued is when this replica's list of revoked certificates was last known to be complete. Up to
+// WebHandoverLife/2 after issued, the end is issued + WebHandoverLife, because earlier versions refuse longer handovers. Later, the end is
+// now + WebHandoverLife.
 func handoverEnd(issued, now time.Time) time.Time {
 	if now.Sub(issued) <= pki.WebHandoverLife/2 {
 		return issued.Add(pki.WebHandoverLife)

@@ -23,7 +23,7 @@ that file. With ` + "`-unharmed supervisors,daemons`" + ` no step ends or stops 
 the whole trial. The supervisors then keep 1,000 events of history and 100 closed incidents. Slopes leave out the first 2 minutes of a
 process, and the first 15 of a supervisor: until then its bounded buffers fill, even at about 70 reports a minute, the rate of the
 slowest trial. From trial 11 on, the slopes of supervisors also leave out the time until 15 minutes after a change of the leader, because a
-leader needs more memory. From trial 18 on, a slope is that of the last hour.
+leader needs more memory. From trial 18 on, a slope covers the last hour only.
 The longest to fill are the leader's 1,024 reports, 1,024 changes for watchers, and 1,100 entries of raft's log.
 
 The invariants:

@@ -22,8 +22,8 @@ const (
 	// warmUp is the part of a process's life that its slopes leave out. A supervisor takes longer to fill its bounded buffers: the
 	// leader's 1,024 reports, 1,024 changes for watchers, 1,100 entries of raft's log, 1,000 events. A new leader fills them again.
 	warmUp, storeWarmUp = 2 * time.Minute, 15 * time.Minute
-	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation. A slope is that of the newest judgedSpan:
-	// for hours, a process touches more and more of the pages that it reserved at its start, ever fewer of them.
+	// slopeSpan is the least time for a slope in the record, and judgedSpan that for a violation. A slope covers the newest judgedSpan
+	// only: for hours, a process still touches pages that it reserved at its start, at a falling rate.
 	slopeSpan, judgedSpan = 5 * time.Minute, time.Hour
 	// memoryLimit and countLimit are the largest slopes of a process: MB, and descriptors or threads, an hour.
 	memoryLimit, countLimit = 1.0, 10.0

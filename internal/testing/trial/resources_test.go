@@ -86,8 +86,8 @@ func TestChangeOfLeaderIsNoGrowth(t *testing.T) {
 	}
 }
 
-// TestSlopeIsThatOfTheLastHour: pages that a process touched for the first time before that are no growth, pages since then are.
-func TestSlopeIsThatOfTheLastHour(t *testing.T) {
+// TestSlopeCoversTheLastHour: memory that stopped growing an hour ago is no growth, and growth within the last hour is.
+func TestSlopeCoversTheLastHour(t *testing.T) {
 	grown := func(from, to int) *Resources {
 		var out []Sample
 		for i := range 200 {

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -88,5 +89,18 @@ func TestLongDetailIsCutAndCleaned(t *testing.T) {
 	if d := Partly("%s", strings.Repeat("a", MaxDetail)); len(d.Detail) != MaxDetail || strings.HasSuffix(d.Detail, "…") ||
 		d.Outcome != response.Partly {
 		t.Errorf("%+v", d)
+	}
+}
+
+// TestBriefErrorsEndWithACharacter: part of a character is invalid UTF-8, which no message may contain.
+func TestBriefErrorsEndWithACharacter(t *testing.T) {
+	for n := range 4 {
+		long := errors.New(strings.Repeat("x", maxName-n) + "€€€€")
+		if got := briefly(long); !utf8.ValidString(got.Error()) || len(got.Error()) > maxName+len("…") || !errors.Is(got, long) {
+			t.Errorf("%d bytes before the first €: %q", maxName-n, got)
+		}
+	}
+	if short := errors.New("short"); briefly(short) != short {
+		t.Error("a short error was changed")
 	}
 }

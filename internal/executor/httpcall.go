@@ -19,6 +19,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // HTTPCaller posts to one external server, which may be slow, faulty or hostile. It connects only to addresses that the
@@ -197,7 +198,7 @@ func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 // briefly shortens an error that may quote the other side. The error still matches errors.Is and errors.As.
 func briefly(err error) error {
 	if s := err.Error(); len(s) > maxName {
-		return &briefError{s[:maxName] + "…", err}
+		return &briefError{fault.Cut(s, maxName) + "…", err}
 	}
 	return err
 }

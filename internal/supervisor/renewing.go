@@ -112,10 +112,7 @@ func (r *renewals) answer(now time.Time, q renewalAsked) {
 			level = slog.LevelDebug
 		}
 		log.Log(context.Background(), level, "request for a certificate refused", "err", err)
-		reply.Error = err.Error()
-		if len(reply.Error) > servicenet.MaxRenewProblem {
-			reply.Error = reply.Error[:servicenet.MaxRenewProblem]
-		}
+		reply.Error = fault.Cut(err.Error(), servicenet.MaxRenewProblem)
 	case pki.RenewalIssued, pki.RenewalRepeated:
 		log.Info("certificate "+string(result), "address", q.from.Addr.String())
 		reply.Certificate = cert

@@ -21,7 +21,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/program.version=$(VERSION)
 # Our programs. grpcnotrace leaves out gRPC's trace pages: their templates call methods by name, so the linker had to keep every method. Without
 # a libc, one package runs on every distribution. Together, the three processes of a node take 5 MB less.
-BUILD := CGO_ENABLED=0 go build -tags grpcnotrace -ldflags '$(LDFLAGS)'
+BUILD := CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)'
 # A test that hangs is a failure with stacks, not a wait.
 TEST_TIMEOUT := 30m
 # The same at idle priority, where the other tests decide how long it takes.
@@ -97,8 +97,8 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE lists packages whose tests time real halves and clusters; tests beside them would slow these down. e2e runs by itself, with
-# E2E_PARALLEL clusters at a time, and the others two at a time. All other packages run four at a time, beside CHARTS and the tests with tags,
-# because they mostly wait.
+# E2E_PARALLEL clusters at a time, and the others two at a time, like the module of the benchmarks. All other packages run four at a time,
+# beside CHARTS and the tests with tags, because they mostly wait.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
@@ -164,15 +164,15 @@ test-rest:
 test-kubelet: # the part of CHARTS that runs the chart on kubelets
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubeletsRunTheChart$$' $(CHARTS)
 test-alone:
+	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run SealCovers ./internal/agent/half
+	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) ./...
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(ALONE) | grep -vxFf <(go list $(E2E)))
 test-e2e:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -parallel $(E2E_PARALLEL) -timeout $(TEST_TIMEOUT) $(E2E)
-test-tagged: # the page in the browser, failpoints, the module of the benchmarks
+test-tagged: # the page in the browser, failpoints
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
-	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run SealCovers ./internal/agent/half
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
-	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # LONG are packages that test-short leaves out, besides ALONE: clusters of etcd, API servers, installed packages, thousands of virtual worlds.
 LONG := ./cmd/lofamo-supervisor ./internal/supervisor ./internal/campaign ./internal/testing/charttest ./internal/inventory ./internal/testing/packagetest ./internal/sim/... ./internal/executor/kubernetes

@@ -20,10 +20,12 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor"
 )
 
-func main() { os.Exit(execute(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
+func main() {
+	keepNoProfile()
+	os.Exit(execute(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
 
 func execute(args, environ []string, stdout, stderr io.Writer) int {
-	keepNoProfile()
 	return program.Execute(command(environ), args, stdout, stderr)
 }
 

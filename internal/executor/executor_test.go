@@ -100,7 +100,7 @@ func TestBriefErrorsEndWithACharacter(t *testing.T) {
 			t.Errorf("%d bytes before the first €: %q", maxName-n, got)
 		}
 	}
-	if short := errors.New("short"); briefly(short) != short {
+	if short := errors.New("short"); briefly(short).Error() != "short" || !errors.Is(briefly(short), short) {
 		t.Error("a short error was changed")
 	}
 }

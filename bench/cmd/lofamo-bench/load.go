@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,12 +40,12 @@ func (r *rows) want(name string) bool {
 	return true
 }
 
-// check returns an error if there were rows, but none was selected.
+// check returns an error if part has selected no row.
 func (r *rows) check() error {
-	if r.selected || len(r.others) == 0 {
+	if r.selected || r.part == "" {
 		return nil
 	}
-	return fmt.Errorf("rows: given %q: want a part of the name of a row: %s", r.part, strings.Join(r.others, ", "))
+	return fmt.Errorf("rows: given %q: want a part of the name of a row: %s", r.part, cmp.Or(strings.Join(r.others, ", "), "none has names"))
 }
 
 // withFleet runs one measurement on a fleet of its own.

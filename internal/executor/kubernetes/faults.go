@@ -192,7 +192,7 @@ func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginnin
 		} else {
 			lost += f.r.c.timeout
 		}
-		if lost >= 2*f.r.c.timeout {
+		if lost >= 2*f.r.c.timeout || time.Since(start) >= faultsPass && before {
 			more = !before // such changes come last
 			break
 		}

@@ -274,7 +274,7 @@ func (k *keeper) pause(name string, now time.Time) {
 }
 
 // needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats. Nodes whose last write
-// failed come after all others, the earliest failure first, so that nodes that always fail delay no other for long.
+// failed come after all others, by the end of their pauses, so that nodes that always fail delay no other for long.
 func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keepWrite {
 	k.mu.Lock()
 	defer k.mu.Unlock()

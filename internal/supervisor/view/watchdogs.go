@@ -6,7 +6,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -29,7 +28,7 @@ type announced struct {
 // unended is the time after a restart's announced end until the restart counts as over, even if the node has not reported the end. Until
 // then a paused daemon may still resume and disarm the device. After a longer pause it cannot: it did not feed the device, whose timeout is
 // at most 5 min, so the machine has reset.
-const unended = awareness.LeaderClocks
+const unended = 10 * time.Minute
 
 // NewWatchdogs returns the state at the start of a term.
 func NewWatchdogs() *Watchdogs {
@@ -112,8 +111,10 @@ func (w *Watchdogs) Report(now time.Time, rep *fault.Report) (gone, over bool) {
 		}
 		return true, false
 	case rep.Stop != 0, restarts:
-		_, over = w.stopped[id.Origin.Node]
-		delete(w.stopped, id.Origin.Node)
+		a, ok := w.stopped[id.Origin.Node]
+		if over = ok && (rep.Stop != 0 || !a.until.IsZero()); over { // the end of a restart ends no stop
+			delete(w.stopped, id.Origin.Node)
+		}
 	}
 	return w.newBoot(id), over
 }

@@ -114,6 +114,11 @@ func TestUnendedRestartHidesArmedWatchdogForLimitedTime(t *testing.T) {
 			stop(w)
 			w.Report(began, &fault.Report{ID: id(2), Restart: fault.RestartNotice{Half: fault.HalfHost, Within: time.Second}})
 		}, 0},
+		"a restart that ends during a stop": {func(w *Watchdogs) {
+			stop(w)
+			w.Report(began, &fault.Report{ID: id(2), Restart: fault.RestartNotice{Half: fault.HalfHost, Within: time.Second}})
+			w.Report(began, &fault.Report{ID: id(3), Restart: fault.RestartNotice{Half: fault.HalfHost}})
+		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := NewWatchdogs()

@@ -53,28 +53,32 @@ func (s *Server) revoked(c pki.WebClaims) bool {
 	return s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0).Add(-listDelay))
 }
 
-// oldestList is the age from which all lists count as equally old, so that a session can still last an hour.
+// oldestList is the greatest age of a list that sessions and handovers can be dated back by, so that a session can still last an hour.
 const oldestList = pki.MaxWebSession - time.Hour
 
 // issued returns the time from which this replica's sessions and handovers count: when its list of revoked certificates was last known to
-// be up to date. A replica without a quorum does not get new revocations, and others must not take its word for the time since then.
-func (s *Server) issued(now time.Time) time.Time {
+// be up to date. A replica without a quorum does not get new revocations, and others must not take its word for the time since then. If its
+// list is older than oldestList, or of unknown age, known is false: no date tells others how old the list is.
+func (s *Server) issued(now time.Time) (at time.Time, known bool) {
 	if s.cfg.QuorumAge == nil {
-		return now
+		return now, true
 	}
 	age := s.cfg.QuorumAge()
 	if age < 0 || age > oldestList {
-		age = oldestList
+		return now.Add(-oldestList), false
 	}
-	return now.Add(-age)
+	return now.Add(-age), true
 }
 
-// handoverEnd returns when a handover ends. issued is when this replica's list of revoked certificates was last known to be complete. Up to
-// WebHandoverLife/2 after issued, the end is issued + WebHandoverLife, because earlier versions refuse longer handovers. Later, the end is
+// leastHandover is the shortest useful life of a handover.
+const leastHandover = 2 * time.Minute
+
+// handoverEnd returns when a handover ends. issued is when this replica's list of revoked certificates was last known to be complete. The
+// end is issued + WebHandoverLife, because earlier versions refuse longer handovers. If that leaves less than leastHandover, the end is
 // now + WebHandoverLife.
 func handoverEnd(issued, now time.Time) time.Time {
-	if now.Sub(issued) <= pki.WebHandoverLife/2 {
-		return issued.Add(pki.WebHandoverLife)
+	if end := issued.Add(pki.WebHandoverLife); end.Sub(now) >= leastHandover {
+		return end
 	}
 	return now.Add(pki.WebHandoverLife)
 }
@@ -108,10 +112,15 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, err.Error())
 		return
 	}
-	issued := s.issued(now)
+	issued, known := s.issued(now)
+	audience := ""
+	if !known {
+		audience = s.cfg.Self // others may know that the person was revoked long ago
+	}
 	until := min(now.Add(s.cfg.Session).Unix(), issued.Add(pki.MaxWebSession).Unix(), c.Until)
 	token, err := pki.SignWeb(s.cfg.Signer, pki.WebSession, pki.WebClaims{
-		Cluster: s.cfg.Cluster, Subject: c.Subject, ID: pki.NewWebID(), Issued: issued.Unix(), Expires: until, Until: until,
+		Cluster: s.cfg.Cluster, Subject: c.Subject, Audience: audience, ID: pki.NewWebID(), Issued: issued.Unix(), Expires: until,
+		Until: until,
 	})
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -157,9 +166,9 @@ type elsewhere struct {
 
 func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 	now := s.cfg.Now()
-	issued := s.issued(now)
+	issued, known := s.issued(now)
 	others := []elsewhere{}
-	if s.cfg.Peers != nil {
+	if s.cfg.Peers != nil && known {
 		for _, p := range s.cfg.Peers() {
 			token, err := pki.SignWeb(s.cfg.Signer, pki.WebHandover, pki.WebClaims{
 				Cluster: s.cfg.Cluster, Subject: who.Subject, Audience: p.ID, ID: pki.NewWebID(), Issued: issued.Unix(),

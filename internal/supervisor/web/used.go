@@ -68,8 +68,9 @@ func (u *usedTokens) use(c pki.WebClaims, now time.Time) error {
 	if _, used := u.seen[c.ID]; used {
 		return errUsed
 	}
-	if time.Unix(c.Issued, 0).Before(u.from) {
-		return fmt.Errorf("the logins used before this supervisor's start are unknown: try again in %v", u.from.Sub(now).Round(time.Second))
+	if signed := time.Unix(c.Issued, 0); signed.Before(u.from) {
+		return fmt.Errorf("the logins used before this supervisor's start are unknown: log in anew in %v",
+			max(0, u.from.Sub(now)).Round(time.Second))
 	}
 	mine := 0
 	for id, t := range u.seen {

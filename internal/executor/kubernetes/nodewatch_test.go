@@ -11,10 +11,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -103,26 +106,39 @@ func TestWatchIsBoundedHere(t *testing.T) {
 // TestUnansweredWatchIsBounded: an API server that does not answer a watch, such as a proxy whose server is dead, is asked for a list
 // again after the time of one request. A watch without events lasts longer.
 func TestUnansweredWatchIsBounded(t *testing.T) {
-	for _, tc := range []struct {
-		answers bool
-		lists   int
-	}{{false, 2}, {true, 1}} {
-		c := listsAndWatches(t, func(w http.ResponseWriter, r *http.Request) {
-			if tc.answers {
-				w.(http.Flusher).Flush()
+	for _, answers := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var lists atomic.Int64
+			server := wrapped(nil, func(r *http.Request) (*http.Response, error) {
+				if r.URL.Query().Get("watch") != "true" {
+					lists.Add(1)
+					return jsonAnswer(http.StatusOK, asBody(corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"},
+						ListMeta: metav1.ListMeta{ResourceVersion: "1"}})), nil
+				}
+				if !answers {
+					<-r.Context().Done()
+					return nil, context.Cause(r.Context())
+				}
+				body, end := io.Pipe()
+				context.AfterFunc(r.Context(), func() { _ = end.Close() })
+				return jsonAnswer(http.StatusOK, body), nil
+			})
+			c, err := newClient(Config{}.Filled(), &rest.Config{Host: "http://memory", Transport: server})
+			if err != nil {
+				t.Fatal(err)
 			}
-			<-r.Context().Done()
+			log := following(t, c, &pages{})
+			time.Sleep(c.timeout - 1)
+			synctest.Wait()
+			if n := lists.Load(); n != 1 {
+				t.Errorf("answers %t: %d lists just before the time of a request: want 1", answers, n)
+			}
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			if text, n := log(), lists.Load(); (n > 1) == answers || strings.Contains(text, "has not answered within "+c.timeout.String()) == answers {
+				t.Errorf("answers %t: %d lists, log %q", answers, n, text)
+			}
 		})
-		c.timeout = 500 * time.Millisecond
-		p := &pages{}
-		log := following(t, c, p)
-		for begin := time.Now(); p.lists() < 2 && time.Since(begin) < 3*time.Second; {
-			time.Sleep(20 * time.Millisecond)
-		}
-		text := log()
-		if n := p.lists(); n != tc.lists || strings.Contains(text, "has not answered within 500ms") == tc.answers {
-			t.Errorf("answers %t: %d lists, log %q: want %d", tc.answers, n, text, tc.lists)
-		}
 	}
 }
 

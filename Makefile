@@ -97,8 +97,8 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE lists packages whose tests time real halves and clusters; tests beside them would slow these down. e2e runs by itself, with
-# E2E_PARALLEL clusters at a time, and the others two at a time, like the module of the benchmarks. All other packages run four at a time,
-# beside CHARTS and the tests with tags, because they mostly wait.
+# E2E_PARALLEL clusters at a time. The others run two at a time, after the page in the browser and the module of the benchmarks. All other
+# packages run four at a time, beside CHARTS and the tests with tags, because they mostly wait.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
@@ -164,13 +164,13 @@ test-rest:
 test-kubelet: # the part of CHARTS that runs the chart on kubelets
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubeletsRunTheChart$$' $(CHARTS)
 test-alone:
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run SealCovers ./internal/agent/half
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) ./...
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(ALONE) | grep -vxFf <(go list $(E2E)))
 test-e2e:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -parallel $(E2E_PARALLEL) -timeout $(TEST_TIMEOUT) $(E2E)
-test-tagged: # the page in the browser, failpoints
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
+test-tagged: # failpoints
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 

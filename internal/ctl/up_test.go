@@ -234,7 +234,7 @@ func TestUpLeavesClusterOfAnotherUpRunning(t *testing.T) {
 	if got == (result{}) {
 		got = <-second
 	}
-	if got.code != 1 || !strings.Contains(got.stderr, "another lofamoctl") || strings.Contains(got.stderr, "everything is stopped") {
+	if got.code != 1 || !strings.Contains(got.stderr, "the cluster is in use") || strings.Contains(got.stderr, "everything is stopped") {
 		t.Errorf("%+v", got)
 	}
 	if len(c.Running()) != 1 {

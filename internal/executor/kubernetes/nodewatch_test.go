@@ -135,7 +135,8 @@ func TestUnansweredWatchIsBounded(t *testing.T) {
 			}
 			time.Sleep(30 * time.Second)
 			synctest.Wait()
-			if text, n := log(), lists.Load(); (n > 1) == answers || strings.Contains(text, "has not answered within "+c.timeout.String()) == answers {
+			text, n := log(), lists.Load()
+			if (n > 1) == answers || strings.Contains(text, "has not answered within "+c.timeout.String()) == answers {
 				t.Errorf("answers %t: %d lists, log %q", answers, n, text)
 			}
 		})

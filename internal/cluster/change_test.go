@@ -75,3 +75,27 @@ func TestStepOfScaleEndsWithCluster(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestReadersSeeNoChangeByHold: one goroutine may read the list of nodes while another one stops a replica.
+func TestReadersSeeNoChangeByHold(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 100 {
+			if _, err := c.Node("n1-0-0"); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for range 10 {
+		if err := c.KillSupervisor(t.Context(), "sup-0"); err != nil {
+			t.Error(err)
+		}
+		if err := c.change(func() error { return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	<-done
+}

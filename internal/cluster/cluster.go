@@ -19,6 +19,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,7 +46,8 @@ const EnvBinDir = "LOFAMO_BIN_DIR"
 const DefaultDir = ".lofamo"
 
 // hold keeps other programs from starting, stopping and changing the cluster until unlock is called, and reads cluster.json anew:
-// another program may have changed it. It waits for another program up to 3*stopGrace.
+// another program may have changed it. It waits for another program up to 3*stopGrace. If the file is unchanged, so is c.info, because
+// other goroutines may be reading it.
 func (c *Cluster) hold() (unlock func(), err error) {
 	unlock, err = lockDir(c.dir, 3*stopGrace)
 	if err != nil {
@@ -56,7 +58,14 @@ func (c *Cluster) hold() (unlock func(), err error) {
 		unlock()
 		return nil, err
 	}
-	c.info = now.info
+	is, err := json.Marshal(now.info)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	if had, err := json.Marshal(c.info); err != nil || !bytes.Equal(is, had) {
+		c.info = now.info
+	}
 	return unlock, nil
 }
 

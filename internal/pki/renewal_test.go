@@ -117,6 +117,35 @@ func (c *customer) request(made time.Time) RenewalRequest {
 	return RenewalRequest{Key: pub, Proof: ProveKey(key, c.id), Made: made}
 }
 
+// TestHalfThatLostItsNewKeyGetsAnotherCertificate: during a change of keys, a half ends between its request and the answer. Its key is
+// lost, so it asks for another certificate, which it needs before the operator removes the earlier issuer.
+func TestHalfThatLostItsNewKeyGetsAnotherCertificate(t *testing.T) {
+	now := time.Now()
+	c := newCustomer(t, 8*time.Hour)
+	with := c.presented()
+	with.Outdated = true
+	if _, result, err := c.desk.Answer(now, with, c.request(now)); result != RenewalIssued {
+		t.Fatalf("%s, %v", result, err)
+	}
+	early := now.Add(lostKey - time.Second)
+	if _, result, _ := c.desk.Answer(early, with, c.request(early)); result != RenewalRefused {
+		t.Errorf("another key %s later: %s: want it refused", lostKey-time.Second, result)
+	}
+	later := now.Add(lostKey)
+	der, result, err := c.desk.Answer(later, with, c.request(later))
+	if result != RenewalIssued {
+		t.Fatalf("another key %s later: %s, %v", lostKey, result, err)
+	}
+	taken, err := ReadPresented(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken.Outdated = true // of yet another change of keys: the half has this certificate
+	if _, result, _ := c.desk.Answer(later.Add(lostKey), taken, c.request(later.Add(lostKey))); result != RenewalRefused {
+		t.Errorf("after a certificate that the half uses: %s: want it refused", result)
+	}
+}
+
 func TestDeskIssuesOnceForAKey(t *testing.T) {
 	now := time.Now()
 	c := newCustomer(t, 8*time.Hour)

@@ -35,6 +35,9 @@ const (
 	// rarest bounds the rate of certificates for one identity: at most one in each 1/rarest of a renewed certificate's
 	// lifetime.
 	rarest = 8
+	// lostKey is the least time between two certificates for a half that does not use the first one, during a change of keys: it ended
+	// before the answer came, and its new key is lost. Halves ask again after 45 s or more.
+	lostKey = 30 * time.Second
 	// maxGiven limits the identities that a desk remembers. The caller admits members of the topology only.
 	maxGiven = 1 << 17
 )
@@ -89,7 +92,11 @@ func (d *RenewalDesk) Answer(now time.Time, with Presented, r RenewalRequest) ([
 		d.last[with.Identity] = last
 		return last.der, RenewalRepeated, nil
 	}
-	if next := last.at.Add(d.lifetime / rarest); known && now.Before(next) {
+	least := d.lifetime / rarest
+	if with.Outdated && last.key != string(with.Key) {
+		least = min(least, lostKey)
+	}
+	if next := last.at.Add(least); known && now.Before(next) {
 		return nil, RenewalRefused, fmt.Errorf("too soon after the certificate before: want at least %s later", next.Sub(now).Round(time.Second))
 	}
 	if left := d.issuer.Ends().Sub(now); left < d.lifetime/rarest {

@@ -54,8 +54,8 @@ func (c *collector) second(total, live uint64) int {
 	return percent
 }
 
-// keepNoProfile switches Go's memory profile off, which grows to 2 MB in the first half hour. Nobody can read it: Go keeps it because
-// etcd's profiling handlers are linked, but this program does not serve them.
+// keepNoProfile switches Go's memory profile off, which grows to 2 MB in the first half hour. Go keeps the profile because etcd's profiling
+// handlers are linked, but this program does not serve them.
 func keepNoProfile() { runtime.MemProfileRate = 0 }
 
 // tuneGarbage keeps the heap small while little is allocated, until the context ends. An operator's GOGC takes its place.

@@ -45,9 +45,9 @@ const EnvBinDir = "LOFAMO_BIN_DIR"
 // DefaultDir is the directory used when neither a flag nor the environment names one.
 const DefaultDir = ".lofamo"
 
-// hold keeps other programs from starting, stopping and changing the cluster until unlock is called, and reads cluster.json anew:
-// another program may have changed it. It waits for another program up to 3*stopGrace. If the file is unchanged, so is c.info, because
-// other goroutines may be reading it.
+// hold keeps other programs from starting, stopping and changing the cluster until unlock is called. It reads cluster.json again, because
+// another program may have changed the file. It waits for another program up to 3*stopGrace. If the file is unchanged, so is c.info,
+// because other goroutines may be reading it.
 func (c *Cluster) hold() (unlock func(), err error) {
 	unlock, err = lockDir(c.dir, 3*stopGrace)
 	if err != nil {

@@ -94,6 +94,9 @@ func made(d fault.Delivery, now time.Time) time.Time {
 	return now
 }
 
+// sent is made for a report that may have waited at supervisors too.
+func sent(d fault.Delivery, now time.Time) time.Time { return made(d, now.Add(-d.Waited)) }
+
 // wellFormed reports whether the observer can make the observation. Of its own node it can state anything but the node
 // as such; of a neighbour, the contents of the descriptor; of an own link, the neighbour's announcements about its DNP
 // half.

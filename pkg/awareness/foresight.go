@@ -65,7 +65,7 @@ func (m *Machine) foresees(n *node, del fault.Delivery, now time.Time) {
 		if d, link := r.Component.LinkDirection(); link && m.waiting(n, d, now) {
 			continue // it may be of the former link at this end
 		}
-		at := made(del, now.Add(-del.Waited)).Add(-max(0, r.Age))
+		at := sent(del, now).Add(-max(0, r.Age))
 		p := point{epoch: del.Report.ID.Epoch, seq: del.Report.ID.Seq, at: at, value: float64(r.Value)}
 		n.trend(r.Component, r.Quantity).add(p, float64(r.Threshold))
 		n.read(r, m.clock.instant(p.at))

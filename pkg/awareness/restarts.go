@@ -66,7 +66,7 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	case !p.advance(r.Half, stampOf(id), now):
 		return
 	case r.Within > 0:
-		p.announce(r.Half, made(d, now.Add(-d.Waited)).Add(min(r.Within, fault.MaxRestart)), now)
+		p.announce(r.Half, sent(d, now).Add(min(r.Within, fault.MaxRestart)), now)
 	default:
 		m.restartOver(p, r.Half, now)
 	}

@@ -84,7 +84,7 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 	if s == fault.StopOver {
 		return
 	}
-	m.becomeStopped(n, p, s, made(d, now.Add(-d.Waited)), now)
+	m.becomeStopped(n, p, s, sent(d, now), now)
 }
 
 func (m *Machine) rememberStops(n *node, p *stops) {

@@ -74,7 +74,8 @@ const (
 const (
 	// faultsEvery is the shortest interval between two passes, and faultsLook the longest.
 	faultsEvery, faultsLook = 500 * time.Millisecond, 10 * time.Second
-	// After faultsPass, a pass ends with its next successful change. The next pass does the rest, after the objects of new incidents.
+	// After faultsPass, a pass ends with its next change, unless that fails for the first time. The next pass does the rest, after the
+	// objects of new incidents.
 	faultsPass = 2 * time.Second
 	// faultsUnknown is how long an object without an incident stays after the beginning of a term: this replica's copy of the
 	// incidents may be behind that of the former leader.

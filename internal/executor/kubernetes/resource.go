@@ -305,7 +305,7 @@ func (r *resource) watch(ctx context.Context, version string) error {
 	return nil
 }
 
-// watched applies one event of a watch. It returns false if only a list shows what the copy lacks.
+// watched applies one event of a watch. It returns false if the copy lacks objects that only a list shows.
 func (r *resource) watched(kind string, o object) bool {
 	r.mu.Lock()
 	r.seen = o.version()

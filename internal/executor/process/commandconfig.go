@@ -90,7 +90,7 @@ func placeholderNames() []string {
 var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "perl",
 	"python", "python3", "ssh"}
 
-// laterShells are more of them, which earlier versions accepted: see Config.Interpreters.
+// laterShells interpret an argument as code too, but earlier versions accepted them. Config.Interpreters refuses them.
 var laterShells = []string{"rbash", "awk", "gawk", "mawk", "nawk", "original-awk", "sed", "gsed", "pypy", "ruby", "lua", "luajit", "node",
 	"nodejs", "php", "tclsh", "expect"}
 

@@ -99,15 +99,31 @@ func (d *delegate) AckPayload() []byte {
 // NotifyPingComplete implements memberlist.PingDelegate: an answer to a probe of ours.
 func (d *delegate) NotifyPingComplete(*memberlist.Node, time.Duration, []byte) { (*Net)(d).heard() }
 
-// heard notes that an authentic packet came from another member.
+// heard notes that an authentic packet came from another member. It does not call OnHeard: memberlist may hold its lock.
 func (n *Net) heard() {
 	if n.cfg.OnHeard == nil {
 		return
 	}
 	now := time.Now()
 	since, last := int64(now.Sub(n.born)), n.heardAt.Load()
-	if since-last >= int64(heardEvery) && n.heardAt.CompareAndSwap(last, since) {
-		n.cfg.OnHeard(now)
+	if since-last < int64(heardEvery) || !n.heardAt.CompareAndSwap(last, since) {
+		return
+	}
+	select {
+	case n.toTell <- now:
+	default: // OnHeard has not begun to handle an earlier packet: that one counts as well
+	}
+}
+
+// tellHeard calls OnHeard.
+func (n *Net) tellHeard(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-n.toTell:
+			n.cfg.OnHeard(now)
+		}
 	}
 }
 

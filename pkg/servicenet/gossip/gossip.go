@@ -117,11 +117,10 @@ type Config struct {
 	OnBroadcast func([]byte) // may be nil; called from one goroutine; owns the slice
 	// OnHeard is called when a packet came from another member, which has the key: so this service network lives,
 	// though no supervisor may answer. It is called at most once per heardEvery, and without news at least as often
-	// as probes are answered. Goroutines of memberlist and of this package call it. It must not block, and must call
-	// nothing of this package but Ask. May be nil.
+	// as probes are answered. A goroutine that does nothing else calls it. May be nil.
 	OnHeard func(now time.Time)
-	// OnLoop gets the bytes that Loop has sent, as they came back. It is called from memberlist's goroutines and must
-	// neither block nor call this package; it owns the slice. May be nil.
+	// OnLoop gets the bytes that Loop has sent, as they came back. The goroutine that handles packets calls it, without
+	// memberlist's lock; it owns the slice. May be nil.
 	OnLoop func([]byte)
 	Timing Timing
 	// MaxPackets is the number of packets read per second; 0: all. Beyond it, and a burst of as many again, reading
@@ -187,7 +186,8 @@ type Net struct {
 	membersMu sync.Mutex
 	members   map[string]Member // live, as told by memberlist under its lock
 
-	heardAt atomic.Int64 // of the last call of OnHeard, in ns since born
+	heardAt atomic.Int64   // of the last packet for OnHeard, in ns since born
+	toTell  chan time.Time // from heard to OnHeard
 	born    time.Time
 	tickers []Ticker
 
@@ -239,10 +239,10 @@ func New(cfg Config) (*Net, error) {
 		events:      newEventLog(eventQueue),
 		members:     make(map[string]Member),
 		metaChanged: make(chan struct{}, 1),
-		asks:        make(chan int, 1),
-		joined:      make(chan struct{}, 1),
-		cancel:      cancel,
-		born:        time.Now(),
+		asks:        make(chan int, 1), toTell: make(chan time.Time, 1),
+		joined: make(chan struct{}, 1),
+		cancel: cancel,
+		born:   time.Now(),
 	}
 	n.heardAt.Store(-int64(heardEvery))
 	n.meta.Store(&meta)
@@ -269,7 +269,7 @@ func New(cfg Config) (*Net, error) {
 	n.tickers = []Ticker{{time.Now(), mc.ProbeInterval}, {time.Now(), mc.GossipInterval}} // Create has just started them
 	n.live.Store(n.list)
 	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
-	for _, run := range []func(context.Context){n.deliver, n.maintain, n.runAsks, n.keepKnown} {
+	for _, run := range []func(context.Context){n.deliver, n.tellHeard, n.maintain, n.runAsks, n.keepKnown} {
 		n.wg.Go(func() { run(ctx) })
 	}
 	return n, nil

@@ -11,7 +11,7 @@ import (
 // agentFloors are the packages of internal/agent from the ground up. A package imports only from lower floors: packages
 // of one floor never import each other.
 var agentFloors = [][]string{
-	{"actions", "bundle", "local/jobs", "mailbox", "peers"},
+	{"actions", "bundle", "local/jobs", "mailbox", "peers", "threads", "threads/threadstest"},
 	{"half/halfcore", "storage"},
 	{"daemon/recovery", "dnp/dnpcore", "host/hostcore"},
 	{"local"},

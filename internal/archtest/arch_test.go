@@ -115,6 +115,7 @@ var layers = map[string][]string{
 		"internal/testing/freeport", "internal/pki"},
 	"internal/testing/agenttest": {"internal/agent", "pkg/fault", "pkg/servicenet", "pkg/torus", "pkg/watchdog", "internal/config",
 		"internal/testing/freeport", "internal/pki"},
+	"internal/agent/threads/threadstest":  {"internal/testing/requirements"},
 	"internal/executor/executortest":      {"pkg/response", "pkg/fault", "pkg/torus/grid", "internal/executor", "internal/testing/deadline"},
 	"internal/executor/process/slurmtest": {"internal/testing/freeport", "internal/testing/requirements"},
 	"internal/executor/process/processtest": {"pkg/fault", "pkg/response", "internal/executor", "internal/config", "internal/pki",

@@ -21,6 +21,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/agent/threads"
 )
 
 // process is a half's process, held by a process descriptor. Even if its id is reused, a signal reaches this process or
@@ -238,44 +239,18 @@ func (p *process) ranFor() time.Duration {
 // moment is the time between two looks at threads: a thread that waits for a processor at both was not just woken.
 const moment = 2 * time.Millisecond
 
-// look returns the kernel's view of the process. With threads it includes the threads' waits, which costs some files of
+// look returns the kernel's view of the process: with threads, also that of its threads, which costs some files of
 // /proc.
-func (p *process) look(threads bool) recovery.Process {
+func (p *process) look(withThreads bool) recovery.Process {
 	out := recovery.Process{}
-	if threads {
-		out.Waits, out.Stopped = p.threads()
-		if out.Waits {
+	if withThreads {
+		a, _ := threads.Read(p.pid) // none: it has ended
+		if a.Ready || a.OnDisk {
 			time.Sleep(moment)
-			out.Waits, out.Stopped = p.threads()
+			a, _ = threads.Read(p.pid)
 		}
+		out.Waits, out.Stopped, out.Waited = a.Ready || a.OnDisk, a.Stopped, a.Waited
 	}
 	out.Ran = p.ranFor()
 	return out
-}
-
-// threads reports whether a thread waits for a processor or a disk, and whether all are stopped.
-func (p *process) threads() (waits, stopped bool) {
-	tasks, err := os.Open("/proc/" + strconv.Itoa(p.pid) + "/task")
-	if err != nil {
-		return false, false
-	}
-	defer func() { _ = tasks.Close() }()
-	ids, err := tasks.Readdirnames(-1)
-	if err != nil {
-		return false, false
-	}
-	stopped = len(ids) > 0
-	for _, id := range ids {
-		b, err := os.ReadFile(tasks.Name() + "/" + id + "/stat")
-		if err != nil {
-			continue // has just ended
-		}
-		state := byte(0)
-		if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 0 {
-			state = f[0][0]
-		}
-		waits = waits || state == 'R' || state == 'D'
-		stopped = stopped && (state == 'T' || state == 't')
-	}
-	return waits, stopped
 }

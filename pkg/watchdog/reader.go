@@ -10,8 +10,8 @@ import (
 // busy machine is slow and must not lead to accusations.
 const DefaultGrace = 5 * time.Second
 
-// MaxDoubts limits a reader's doubt of itself: after that many late reads since the last valid word, the next ones count
-// as misses. Otherwise a reader that is always late would never notice a death.
+// MaxDoubts limits a reader's doubt: after that many late reads, or reads of a starved owner's word, since the last valid word, the
+// next ones count as misses. Otherwise a reader that is always late would never notice a death.
 const MaxDoubts = 8
 
 // MaxMisses bounds ReaderConfig.Misses.
@@ -69,6 +69,7 @@ func (v Verdict) String() string {
 type Sample struct {
 	Valid   bool // the owner has written since the last read
 	Corrupt bool // the word does not match its guard, or has a value that no owner writes: a miss
+	Starved bool // the word is not valid, and the kernel says that the owner waits for a processor
 }
 
 // ReaderOutput is the result of a Step.
@@ -109,6 +110,9 @@ type ReaderStats struct {
 // The same holds for a read much sooner than TRead after the previous one. Such a read is no miss. A late one also
 // clears the misses before it: the verdict takes K+1 misses in time (but see MaxDoubts). A valid word is a sign of life
 // at any time.
+//
+// An owner that waits for a processor cannot write. A reader on the same kernel learns that from it (Sample.Starved) and
+// then judges as if it had been late itself.
 type Reader struct {
 	cfg      ReaderConfig
 	verdict  Verdict
@@ -158,8 +162,8 @@ func (r *Reader) Step(now time.Time, read func() Sample) ReaderOutput {
 	case first: // proves nothing in either direction
 	case s.Valid && !s.Corrupt:
 		r.becomeAlive(now)
-	case outOfTime && r.doubts < MaxDoubts:
-		r.doubt(late)
+	case (outOfTime || s.Starved) && r.doubts < MaxDoubts:
+		r.doubt(late || s.Starved)
 	default:
 		r.miss(now)
 	}
@@ -210,10 +214,10 @@ func (r *Reader) becomeAlive(now time.Time) {
 	r.misses, r.doubts = 0, 0
 }
 
-// doubt ignores an empty read that was late or came too soon. After a late one, the misses count anew: the time away is
-// no silence of the owner.
-func (r *Reader) doubt(late bool) {
-	if late {
+// doubt ignores an empty read. In the time before it, one of the two processes may not have run: then the misses count
+// anew, because that time is no silence of the owner.
+func (r *Reader) doubt(away bool) {
+	if away {
 		r.misses = 0
 	}
 	r.doubts++

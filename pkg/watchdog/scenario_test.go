@@ -16,6 +16,7 @@ import (
 //	periods twrite=25ms tread=50ms misses=1 grace=400ms
 //	writer start | kill | stop | continue      kill and start: a new machine; stop: SIGSTOP
 //	reader start | kill | stop | continue
+//	writer starved | fed                       starved: it is stopped, and the kernel says that it waits for a processor
 //	word valid | invalid | corrupt | whole     from outside
 //	process ended                              the reader learns that the writer's process has ended
 //	run DURATION                               and print the events
@@ -41,6 +42,7 @@ type world struct {
 	reader         *Reader
 	wWake, rWake   time.Duration
 	wStop, rStop   bool
+	starved        bool
 	valid, corrupt bool
 	log            []string
 }
@@ -53,6 +55,10 @@ func (w *world) command(f []string) error {
 	case "periods":
 		return w.periods(f[1:])
 	case "writer":
+		if f[1] == "starved" || f[1] == "fed" {
+			w.starved, w.wStop = f[1] == "starved", f[1] == "starved"
+			return nil
+		}
 		return w.process(f[1], &w.wStop, func() { w.writer, w.wWake = NewWriter(w.writerConfig), w.now }, func() { w.writer = nil })
 	case "reader":
 		return w.process(f[1], &w.rStop, func() { w.reader, w.rWake = NewReader(w.readerConfig, at(w.now)), w.now }, func() { w.reader = nil })
@@ -158,6 +164,7 @@ func (w *world) stepWriter() {
 func (w *world) stepReader() {
 	out := w.reader.Step(at(w.now), func() Sample {
 		s := Sample{Valid: w.valid && !w.corrupt, Corrupt: w.corrupt}
+		s.Starved = w.starved && !s.Valid
 		if !w.corrupt {
 			w.valid = false
 		}
@@ -166,6 +173,8 @@ func (w *world) stepReader() {
 			w.print("  read corrupt")
 		case s.Valid:
 			w.print("  read valid")
+		case s.Starved:
+			w.print("  read empty, owner starved")
 		default:
 			w.print("  read empty")
 		}

@@ -33,6 +33,7 @@ type Page struct {
 	History *bundle.History // of writes and reads; nil: none
 	recent  map[pageWord]recentWord
 	Window  *Window // to the kernel of the other half; nil: both have one kernel
+	other   starvation
 }
 
 // rememberFor is how long the last good value of a corrupt word stands in: the word's owner checks its words every
@@ -173,6 +174,7 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 	var err error
 	if take {
 		r.DNP, r.Sample, err = p.File.TakeDNP()
+		r.Sample.Starved = p.other.look(now, p.path, fault.HalfDNP, r.Sample.Valid)
 	} else {
 		r.DNP, _, err = p.File.LoadDNP()
 		r.Sample.Corrupt = errors.Is(err, regfile.ErrCorrupt)
@@ -256,6 +258,7 @@ func (p *Page) ReadHost(now time.Time, take bool) dnpcore.Host {
 	var err error
 	if take {
 		h.Word, h.Sample, err = p.File.TakeHost()
+		h.Sample.Starved = p.other.look(now, p.path, fault.HalfHost, h.Sample.Valid)
 	} else {
 		h.Word, _, err = p.File.LoadHost()
 		h.Sample.Corrupt = errors.Is(err, regfile.ErrCorrupt)

@@ -433,10 +433,11 @@ func (k *kubernetes) removeNode() {
 	k.wellAfter(time.Now())
 }
 
-// confined checks the agents' and supervisors' processes in the kernel: seccomp filters and capabilities.
+// confined checks the agents' and supervisors' processes in the kernel: seccomp filters and capabilities, and that the halves of a node
+// are in one PID namespace.
 func (k *kubernetes) confined() {
 	k.t.Helper()
-	seen := 0
+	seen, spaces := 0, map[string]bool{}
 	all, err := filepath.Glob("/proc/[0-9]*/status")
 	if err != nil {
 		k.t.Fatal(err)
@@ -447,6 +448,13 @@ func (k *kubernetes) confined() {
 			continue // it has ended meanwhile, or is another program
 		}
 		seen++
+		if bytes.HasPrefix(b, []byte("Name:\tlofamo-agent")) {
+			space, err := os.Readlink(filepath.Join(filepath.Dir(file), "ns/pid"))
+			if err != nil {
+				continue
+			}
+			spaces[space] = true
+		}
 		for _, want := range []string{`(?m)^Seccomp:\t2$`, `(?m)^NoNewPrivs:\t1$`, `(?m)^CapEff:\t0000000000(000000|800000)$`} {
 			if !regexp.MustCompile(want).Match(b) {
 				k.t.Errorf("want %s of\n%s", want, b)
@@ -455,6 +463,9 @@ func (k *kubernetes) confined() {
 	}
 	if want := 4*k.count() + supervisors; seen < want { // two daemons and two halves on each node
 		k.t.Errorf("%d processes of lofamo: want %d", seen, want)
+	}
+	if len(spaces) != k.count() {
+		k.t.Errorf("agents are in %d PID namespaces: want one on each of %d nodes", len(spaces), k.count())
 	}
 }
 

@@ -106,6 +106,15 @@ func (h Holder) Gone() bool {
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0
 }
 
+// Exists reports whether this PID namespace has the process, even if it has ended and only its parent does not know yet.
+func (h Holder) Exists() bool {
+	if h.PID <= 0 || h.Start == 0 || h.Elsewhere(PIDNamespace()) {
+		return false
+	}
+	start, err := StartTime(h.PID)
+	return err == nil && start == h.Start
+}
+
 // PIDNamespace returns the inode of this process's PID namespace; 0 if unknown. The inode is unique as long as the
 // namespace exists.
 var PIDNamespace = sync.OnceValue(func() uint64 {

@@ -1,0 +1,44 @@
+package half
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/threads"
+)
+
+// starvation asks the kernel whether the other half's process waits for a processor. It asks only while that half does not
+// write its word, and only as often as the answer can matter. The zero value is ready.
+type starvation struct {
+	empty   int // reads in a row that found the word not valid
+	process regfile.Holder
+	account threads.Account
+	at      time.Time // of account
+}
+
+// look reports whether the process that took the half's lock on the register file last has been waiting for a processor
+// since the read before this one, which found the word not valid either. If the kernel does not know the process, because it
+// has ended or belongs to another PID namespace, the answer is no.
+func (s *starvation) look(now time.Time, registers string, half fault.Half, valid bool) bool {
+	if valid {
+		s.empty = 0
+		return false
+	}
+	if s.empty++; s.empty > watchdog.MaxDoubts+watchdog.MaxMisses {
+		return false
+	}
+	process, err := regfile.LastHolder(registers, half)
+	if err != nil || !process.Exists() {
+		return false
+	}
+	account, err := threads.Read(process.PID)
+	if err != nil {
+		return false
+	}
+	earlier, at, same := s.account, s.at, s.empty > 1 && s.process.Same(process)
+	s.process, s.account, s.at = process, account, now
+	return same && account.Starved(earlier, now.Sub(at))
+}

@@ -1,0 +1,80 @@
+package half
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/threads/threadstest"
+)
+
+// lockedBy makes a process the last one that took the host half's lock, and returns the register file.
+func lockedBy(t *testing.T, pid int, space uint64) string {
+	t.Helper()
+	start, err := regfile.StartTime(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), RegisterFile)
+	entry := fmt.Sprintf("%d %d\n%d %d in %d\n", pid, start, pid, start, space)
+	if err := os.WriteFile(path+".host", []byte(entry), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A half whose process waits for a processor is starved as soon as the kernel's account covers the time between two reads.
+func TestHalfThatWaitsForProcessorIsStarved(t *testing.T) {
+	path := lockedBy(t, threadstest.Starved(t), regfile.PIDNamespace())
+	var s starvation
+	if s.look(time.Now(), path, fault.HalfHost, false) {
+		t.Error("starved at the first empty read, before which the kernel was not asked")
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); ; {
+		now := <-tick.C
+		if s.look(now, path, fault.HalfHost, false) {
+			break
+		}
+		if now.After(end) {
+			t.Fatal("not starved")
+		}
+		s.empty = 1 // the test may ask as often as it must
+	}
+	if s.look(time.Now(), path, fault.HalfHost, true) {
+		t.Error("starved, though the word is valid")
+	}
+	if s.look(time.Now(), path, fault.HalfHost, false) {
+		t.Error("starved at the first empty read after a valid one")
+	}
+}
+
+// No process but one that waits in this PID namespace is starved, and so none that hangs or has ended.
+func TestOtherProcessesAreNotStarved(t *testing.T) {
+	stopped := threadstest.Start(t, "sleep", "1000")
+	if err := unix.Kill(stopped, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := lockedBy(t, threadstest.Starved(t), regfile.PIDNamespace()+1)
+	for name, path := range map[string]string{
+		"stopped": lockedBy(t, stopped, regfile.PIDNamespace()), "of another namespace": elsewhere,
+		"never there": filepath.Join(t.TempDir(), RegisterFile),
+	} {
+		var s starvation
+		tick := time.NewTicker(20 * time.Millisecond)
+		for range 5 {
+			if s.look(<-tick.C, path, fault.HalfHost, false) {
+				t.Errorf("%s: starved", name)
+			}
+		}
+		tick.Stop()
+	}
+}

@@ -144,7 +144,7 @@ func (l *Loop) maintain(now time.Time) {
 	l.Spent(now, ProcessorTime())
 	l.sensors.Rarer(l.Core.Budget().Level().Sensors())
 	l.Trust.Wake()
-	l.NoteWrong(l.Page, l.Readers.Stuck(), l.Core.SelfTest().Results(now))
+	l.NoteWrong(l.Page, l.Readers.Stuck(otherThreadWaits), l.Core.SelfTest().Results(now))
 	l.TellManager(l.Core.Verdict(), l.Core.SelfTest())
 	own, tell := l.Status.Look(now)
 	if tell {

@@ -43,8 +43,9 @@ type Readers struct {
 	Ways [max(grid.NumDirections, servicenet.MaxInterfaces)]reader
 }
 
-// Stuck checks all readers, under the half's mutex, and returns the names of those that are stuck.
-func (rs *Readers) Stuck() string {
+// Stuck checks all readers, under the half's mutex, and returns the names of those that are stuck. None is while a thread
+// of this process waits for a processor, because it may be the thread that would let the reader go on.
+func (rs *Readers) Stuck(threadWaits func() bool) string {
 	var names []string
 	if rs.Mail.look() {
 		names = append(names, "mailbox")
@@ -54,7 +55,7 @@ func (rs *Readers) Stuck() string {
 			names = append(names, fmt.Sprintf("way %d", i))
 		}
 	}
-	if len(names) == 0 {
+	if len(names) == 0 || threadWaits() {
 		return ""
 	}
 	return "readers are stuck: " + strings.Join(names, ", ")

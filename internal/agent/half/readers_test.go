@@ -6,10 +6,11 @@ import "testing"
 // each time.
 func TestReaderAtOneMessageIsStuck(t *testing.T) {
 	var rs Readers
+	waits := false
 	look := func(times int, want string) {
 		t.Helper()
 		for range times {
-			if got := rs.Stuck(); got != want {
+			if got := rs.Stuck(func() bool { return waits }); got != want {
 				t.Fatalf("%q, want %q", got, want)
 			}
 		}
@@ -23,6 +24,10 @@ func TestReaderAtOneMessageIsStuck(t *testing.T) {
 	rs.Mail.Begin()
 	look(stuckLooks, "")
 	look(5, "readers are stuck: mailbox")
+	waits = true // for a processor: a thread of the half
+	look(5, "")
+	waits = false
+	look(1, "readers are stuck: mailbox")
 	rs.Ways[1].Begin()
 	look(stuckLooks, "readers are stuck: mailbox")
 	look(1, "readers are stuck: mailbox, way 1")

@@ -1,6 +1,7 @@
 package half
 
 import (
+	"os"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -41,4 +42,11 @@ func (s *starvation) look(now time.Time, registers string, half fault.Half, vali
 	earlier, at, same := s.account, s.at, s.empty > 1 && s.process.Same(process)
 	s.process, s.account, s.at = process, account, now
 	return same && account.Starved(earlier, now.Sub(at))
+}
+
+// otherThreadWaits reports whether a thread of this process other than the calling one is ready to run. With GOMAXPROCS=1 it then
+// waits for a processor, or has just returned from a system call.
+func otherThreadWaits() bool {
+	a, err := threads.Read(os.Getpid())
+	return err == nil && a.Ready > 1
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,5 +78,31 @@ func TestOtherProcessesAreNotStarved(t *testing.T) {
 			}
 		}
 		tick.Stop()
+	}
+}
+
+// A thread that spins beside this one is ready to run.
+func TestOtherThreadWaits(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+		}
+	}()
+	for end := time.Now().Add(20 * time.Second); !otherThreadWaits(); {
+		if time.Now().After(end) {
+			t.Error("a thread that spins is not seen")
+			break
+		}
+	}
+	stop.Store(true)
+	<-done
+	for end := time.Now().Add(20 * time.Second); otherThreadWaits(); {
+		if time.Now().After(end) {
+			t.Error("a thread is seen that no longer runs")
+			break
+		}
 	}
 }

@@ -16,7 +16,7 @@ type Account struct {
 	Ran     time.Duration // processor time
 	Waited  time.Duration // for a processor; a wait counts when it is over
 	Runs    uint64        // how many times a thread got a processor
-	Ready   bool          // a thread runs or waits for a processor (state R)
+	Ready   int           // threads that run or wait for a processor (state R)
 	OnDisk  bool          // a thread waits for a disk (state D)
 	Stopped bool          // all threads are stopped by a signal, or traced (states T and t)
 }
@@ -49,7 +49,9 @@ func (a *Account) add(dir string) {
 	if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 0 {
 		state = f[0][0]
 	}
-	a.Ready = a.Ready || state == 'R'
+	if state == 'R' {
+		a.Ready++
+	}
 	a.OnDisk = a.OnDisk || state == 'D'
 	a.Stopped = a.Stopped && (state == 'T' || state == 't')
 
@@ -70,7 +72,7 @@ func (a Account) Starved(earlier Account, since time.Duration) bool {
 	case a.Runs == 0, a.Ran-earlier.Ran >= since/2:
 		return false
 	case a.Runs == earlier.Runs:
-		return a.Ready && earlier.Ready // one wait lasts since then
+		return a.Ready > 0 && earlier.Ready > 0 // one wait lasts since then
 	}
 	return a.Waited-earlier.Waited >= since/2
 }

@@ -65,7 +65,7 @@ func TestStatesOfProcesses(t *testing.T) {
 	if a := read(t, asleep); a.Stopped || a.OnDisk {
 		t.Errorf("a sleeping process: %+v", a)
 	}
-	if a := read(t, os.Getpid()); !a.Ready || a.Ran == 0 || a.Runs == 0 {
+	if a := read(t, os.Getpid()); a.Ready == 0 || a.Ran == 0 || a.Runs == 0 {
 		t.Errorf("this process, which runs: %+v", a)
 	}
 }
@@ -86,14 +86,14 @@ func TestStarved(t *testing.T) {
 		earlier, now Account
 		want         bool
 	}{
-		"waits all along":             {Account{Runs: 7, Ready: true}, Account{Runs: 7, Ready: true}, true},
-		"began to wait in between":    {Account{Runs: 7}, Account{Runs: 7, Ready: true}, false},
-		"runs all along":              {Account{Runs: 7, Ready: true}, Account{Runs: 7, Ready: true, Ran: 50 * ms}, false},
+		"waits all along":             {Account{Runs: 7, Ready: 1}, Account{Runs: 7, Ready: 1}, true},
+		"began to wait in between":    {Account{Runs: 7}, Account{Runs: 7, Ready: 1}, false},
+		"runs all along":              {Account{Runs: 7, Ready: 1}, Account{Runs: 7, Ready: 1, Ran: 50 * ms}, false},
 		"waited for most of the time": {Account{Runs: 7}, Account{Runs: 9, Waited: 30 * ms}, true},
 		"waited, but ran for most":    {Account{Runs: 7}, Account{Runs: 9, Waited: 30 * ms, Ran: 30 * ms}, false},
 		"waited a little":             {Account{Runs: 7}, Account{Runs: 9, Waited: 20 * ms}, false},
 		"a thread has ended":          {Account{Runs: 9, Waited: 90 * ms}, Account{Runs: 8, Waited: 20 * ms}, false},
-		"the kernel does not count":   {Account{Ready: true}, Account{Ready: true}, false},
+		"the kernel does not count":   {Account{Ready: 1}, Account{Ready: 1}, false},
 	} {
 		if got := tt.now.Starved(tt.earlier, 50*ms); got != tt.want {
 			t.Errorf("%s: %t", name, got)

@@ -109,6 +109,7 @@ var fuzzed = map[string]string{
 	"internal/config.decode":                         "internal/config FuzzDecode",
 	"internal/config.stateDirIn":                     "internal/config FuzzDecode",
 	"internal/pki.OpenDenyList":                      "internal/pki FuzzOpenDenyList",
+	"internal/pki.OpenKeptDenyList":                  "internal/pki FuzzOpenKeptDenyList",
 	"internal/pki.open":                              "internal/pki FuzzOpenDenyList",
 	"internal/pki.unpack":                            "internal/pki FuzzUnpack",
 	"internal/executor/kubernetes.asMap":             "internal/executor/kubernetes FuzzMarks",

@@ -235,7 +235,7 @@ func alone(l *lofamov1.DenyList) []int {
 
 func checkDenial(d *lofamov1.Denial, cluster string) (Denial, error) {
 	id := Identity{Cluster: cluster, Role: Role(d.GetRole()), Name: d.GetName()}
-	out := Denial{Identity: id, Serial: d.GetSerial()}
+	out := Denial{Identity: id, Serial: d.GetSerial(), Revoked: d.GetRevoked().AsTime()}
 	if err := id.Validate(); err != nil {
 		return out, err
 	}

@@ -34,6 +34,8 @@ type Denial struct {
 	Before time.Time
 	// Serial, in lower-case hexadecimal, refuses only the certificate with that serial number; Before is then ignored.
 	Serial string
+	// Revoked is the time of the revocation, or of its restore after the supervisors had lost it. Logins from before it end.
+	Revoked time.Time
 }
 
 // Issued describes a presented certificate that its authority has signed.

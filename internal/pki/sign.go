@@ -539,7 +539,7 @@ func (v *Verifier) VerifyStatementAt(at time.Time, kind string, certDER, payload
 func (v *Verifier) RevokedSince(subject string, at time.Time) bool {
 	role, name, _ := strings.Cut(subject, "/")
 	for _, d := range v.revoked.Denied()[Identity{Cluster: v.cluster, Role: Role(role), Name: name}] {
-		if d.Serial != "" || at.Add(-backdate).Before(d.Before) {
+		if d.Serial != "" || at.Before(d.Revoked) || at.Add(-backdate).Before(d.Before) {
 			return true
 		}
 	}

@@ -21,7 +21,7 @@ import (
 // CertCommand returns `lofamoctl cert`.
 func CertCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cert list|revoke|unrevoke",
+		Use:   "cert list|revoke|unrevoke|restore",
 		Short: "Show when certificates expire, and revoke certificates",
 		Long: `Shows when certificates expire, and changes the list of revoked certificates.
 
@@ -29,10 +29,10 @@ An operator signs the list. It reaches supervisors, nodes, links, gossip and exe
 stays in force across restarts.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return command.Usagef("cert %s: want list, revoke or unrevoke", strings.Join(args, " "))
+			return command.Usagef("cert %s: want list, revoke, unrevoke or restore", strings.Join(args, " "))
 		},
 	}
-	cmd.AddCommand(certListCommand(a), certRevokeCommand(a), certUnrevokeCommand(a))
+	cmd.AddCommand(certListCommand(a), certRevokeCommand(a), certUnrevokeCommand(a), certRestoreCommand(a))
 	return cmd
 }
 
@@ -77,8 +77,9 @@ func lostRevocations(resp *lofamov1.ListCertificatesResponse) string {
 	if resp.GetNextVersion() == 0 || nodes <= stored {
 		return ""
 	}
-	return fmt.Sprintf("a node has version %d of the revocations, and the supervisors have version %d: if their store was restored, repeat, "+
-		"in one command, all revocations since the snapshot", nodes, stored)
+	return fmt.Sprintf("a node has version %d of the revocations, and the supervisors have version %d: if their store was restored, run "+
+		"`lofamoctl cert restore FILE` before any other change, with a copy of the file `"+pki.DenyListFile+"` in a node's state directory",
+		nodes, stored)
 }
 
 // certificateRows sorts the list.
@@ -128,6 +129,9 @@ func denialRows(a *command.App, list []*lofamov1.Denial) [][]string {
 		what := "serial " + d.GetSerial()
 		if d.GetSerial() == "" {
 			what = "issued until " + command.Minute(a, d.GetRevoked().AsTime())
+			if cut := d.GetBefore().AsTime(); cut.Before(pki.CutOff(d.GetRevoked().AsTime()).Add(-time.Minute)) { // restored, or --begins-before
+				what = "begun before " + command.Minute(a, cut)
+			}
 		}
 		rows = append(rows, []string{d.GetRole() + "/" + d.GetName(), what, command.Minute(a, d.GetRevoked().AsTime()), d.GetBy(), d.GetReason()})
 	}
@@ -286,22 +290,31 @@ func changeDenials(a *command.App, ctx context.Context, args []string,
 		if lost := lostRevocations(was); lost != "" {
 			a.Warnf("lofamoctl: %s\n", lost)
 		}
-		list := &lofamov1.DenyList{Cluster: cluster, Version: was.GetNextVersion(), Issued: timestamppb.Now()}
-		if list.Denials, err = change(ids, pki.WebSubject(signer.Identity()), was.GetList().GetDenials()); err != nil {
+		denials, err := change(ids, pki.WebSubject(signer.Identity()), was.GetList().GetDenials())
+		if err != nil {
 			return err
 		}
-		signed, err := pki.SignDenyList(list, signer)
-		if err != nil {
-			return command.Usage(err)
-		}
-		if _, err := s.PutDenyList(ctx, signed); err != nil {
-			return fmt.Errorf("change revocations: %w", command.Plain(err))
+		if err := putDenials(ctx, s, signer, was.GetNextVersion(), denials); err != nil {
+			return err
 		}
 		for _, id := range ids {
 			a.Printf("%s is %s\n", pki.WebSubject(id), done)
 		}
 		return nil
 	})
+}
+
+// putDenials signs and stores a list of revoked certificates.
+func putDenials(ctx context.Context, s command.Session, signer *pki.Signer, version uint64, denials []*lofamov1.Denial) error {
+	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: signer.Identity().Cluster, Version: version, Issued: timestamppb.Now(),
+		Denials: denials}, signer)
+	if err != nil {
+		return command.Usage(err)
+	}
+	if _, err := s.PutDenyList(ctx, signed); err != nil {
+		return fmt.Errorf("change revocations: %w", command.Plain(err))
+	}
+	return nil
 }
 
 // storedDenials returns the list in force after verifying its signature: an operator must sign again only what an operator has signed.

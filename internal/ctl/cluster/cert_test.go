@@ -85,3 +85,17 @@ func TestLostRevocationsAreNoticed(t *testing.T) {
 		}
 	}
 }
+
+// TestRestoredRevocationKeepsItsLimit: a revocation of May that is restored in June refuses only certificates from before May.
+func TestRestoredRevocationKeepsItsLimit(t *testing.T) {
+	may, june := time.Date(2024, 5, 6, 12, 0, 0, 0, time.UTC), time.Date(2024, 6, 6, 12, 0, 0, 0, time.UTC)
+	d := func(revoked time.Time) *lofamov1.Denial {
+		return &lofamov1.Denial{Role: "viewer", Name: "vic", Before: timestamppb.New(pki.CutOff(may)), Revoked: timestamppb.New(revoked)}
+	}
+	rows := denialRows(&command.App{Env: command.Env{Location: time.UTC}}, []*lofamov1.Denial{d(may), d(may.Add(3 * time.Second)), d(june)})
+	for i, want := range []string{"issued until ", "issued until ", "begun before "} {
+		if got := rows[i+1][1]; !strings.HasPrefix(got, want) || !strings.Contains(got, "-05-06") {
+			t.Errorf("row %d: %q: want %q and a day of May", i, got, want)
+		}
+	}
+}

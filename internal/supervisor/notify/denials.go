@@ -44,7 +44,8 @@ func (d *denials) heard(now time.Time, node fault.NodeID, version uint64, period
 		d.nodes[node] = n
 	}
 	n.heard, n.has = now, version
-	if version > d.highest.Load() && version <= d.version+pki.MaxVersionJump {
+	// A list of the version after it is still within the jump for replicas that have not heard this node.
+	if version > d.highest.Load() && version < d.version+pki.MaxVersionJump {
 		d.highest.Store(version)
 	}
 	if version < d.version && (n.next > 0 || !now.Before(n.again)) {

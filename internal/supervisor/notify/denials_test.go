@@ -6,6 +6,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -56,5 +57,17 @@ func TestSilentNodesAreForgotten(t *testing.T) {
 	d.heard(now, "stays", 0, period)
 	if d.expire(now); len(d.nodes) != 1 || d.nodes["stays"] == nil {
 		t.Errorf("nodes %v: want only the one that is heard", d.nodes)
+	}
+}
+
+// TestNextVersionAfterLieIsAccepted: a node tells one replica alone the highest version that it believes. Another replica, which
+// judges the next list by its own list, accepts the version after it.
+func TestNextVersionAfterLieIsAccepted(t *testing.T) {
+	d := &denials{version: 7, nodes: map[fault.NodeID]*denied{}, highest: new(atomic.Uint64), send: func(fault.NodeID, *lofamov1.DenyPart) {}}
+	for lie := uint64(7 + pki.MaxVersionJump - 2); lie < 7+pki.MaxVersionJump+2; lie++ {
+		d.heard(time.Unix(1000, 0), "liar", lie, time.Second)
+	}
+	if next := d.highest.Load() + 1; next <= 7 || next-7 > pki.MaxVersionJump {
+		t.Errorf("next version %d: want at most %d above 7", next, uint64(pki.MaxVersionJump))
 	}
 }

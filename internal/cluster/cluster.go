@@ -112,21 +112,13 @@ type Info struct {
 // All returns the nodes and the spares.
 func (i Info) All() []NodeInfo { return slices.Concat(i.Nodes, i.Spares) }
 
-// placed returns the number of nodes that have a place now.
-func (i Info) placed() int {
-	n := 0
-	for _, node := range i.Nodes {
-		if !node.Left {
-			n++
-		}
-	}
-	for _, node := range i.Spares {
-		if node.Joined {
-			n++
-		}
-	}
-	return n
+// Placed returns the nodes that have a place now.
+func (i Info) Placed() []NodeInfo {
+	return slices.DeleteFunc(i.All(), func(n NodeInfo) bool { return n.Left || n.Coord == "" && !n.Joined })
 }
+
+// placed returns the number of nodes that have a place now.
+func (i Info) placed() int { return len(i.Placed()) }
 
 // at returns a node by its number: its rank, or behind the nodes the number of a spare.
 func (i *Info) at(n int) *NodeInfo {

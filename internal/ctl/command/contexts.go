@@ -95,7 +95,7 @@ func (a *App) Contexts() (c Contexts, path string, err error) {
 
 // ReadContexts reads a configuration file that exists.
 func ReadContexts(path string) (c Contexts, err error) {
-	if err := config.ReadStrict(path, &c); err != nil {
+	if err := config.ReadStrict(path, config.MaxFile, &c); err != nil {
 		return Contexts{}, err
 	}
 	if err := c.Validate(); err != nil {

@@ -101,6 +101,8 @@ type Info struct {
 	Restart  string    `json:"restart,omitempty"`
 	Created  time.Time `json:"created"`
 	Complete bool      `json:"complete"` // false while it is being made
+	// Boot is the boot id of the machine when its processes ran; empty: unknown, as of clusters that are older.
+	Boot string `json:"boot,omitempty"`
 	// Number of regions of the torus; 0: no regions. Their parent's replicas come first in Supervisors.
 	Regions     int              `json:"regions,omitempty"`
 	Supervisors []SupervisorInfo `json:"supervisors"`
@@ -217,6 +219,9 @@ func Load(dir string) (*Cluster, error) {
 	if err := c.info.check(c.dims); err != nil {
 		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
 	}
+	if boot := bootID(); c.info.Boot != "" && boot != "" && c.info.Boot != boot {
+		c.info.forgetProcesses()
+	}
 	return c, nil
 }
 
@@ -291,6 +296,9 @@ func (c *Cluster) Node(name string) (NodeInfo, error) {
 
 // save writes cluster.json and the list of scrape targets; readers see the old or the new version, never half.
 func (c *Cluster) save() error {
+	if boot := bootID(); c.info.Boot != boot { // only then: other goroutines may be reading it
+		c.info.Boot = boot
+	}
 	b, err := json.MarshalIndent(c.info, "", "  ")
 	if err != nil {
 		return fmt.Errorf("save local cluster: %w", err)

@@ -20,6 +20,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -313,12 +314,14 @@ func (c *Cluster) save() error {
 // the file, and a lock on a removed file keeps nobody out.
 func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 	path := filepath.Join(dir, lockFile)
-	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			return nil, fmt.Errorf("lock directory %s: %w", dir, err)
 		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = durable.Lock(ctx, f, 20*time.Millisecond)
 		if err == nil && names(path, f) {
 			return func() {
 				// A process that is just being started inherits the file until it executes: closing it here would not
@@ -329,9 +332,9 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 		}
 		_ = f.Close()
 		switch {
-		case err != nil && !errors.Is(err, unix.EWOULDBLOCK):
+		case err != nil && !errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("lock %s: %w", path, err)
-		case time.Now().After(end):
+		case ctx.Err() != nil:
 			return nil, fmt.Errorf("lock directory %s: %w: another program is starting, stopping or changing the cluster", dir, ErrBusy)
 		}
 	}

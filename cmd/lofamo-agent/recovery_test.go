@@ -226,16 +226,21 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			c.Recovery.StartWithin = config.Duration(time.Minute) // the first daemon leaves the half alone
 			d := startDaemon(t, c)
 			first := awaitRecord(t, c, half, "it runs", runs).PID
-			awaitRecord(t, c, half.Other(), "it runs", runs) // it has read its configuration: the pipe's reader is the half under test
-			// A pipe without a writer in place of its configuration keeps the next one from reaching its lock.
+			awaitRecord(t, c, half.Other(), "it runs", runs) // it has read its configuration
+			// An empty pipe in place of its configuration keeps the next one from reaching its lock.
+			pipe, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _, _ = pipe.Close(), writer.Close() }()
 			file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
-			if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+			if err := errors.Join(os.Remove(file), os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), pipe.Fd()), file)); err != nil {
 				t.Fatal(err)
 			}
 			signalTo(t, first, syscall.SIGKILL)
 			pid := awaitRecord(t, c, half, "it is started again", func(r halfcore.RecoveryRecord) bool { return r.PID != 0 && r.PID != first }).PID
-			writer := openedByReader(t, file) // until a half reads its configuration, the death of its daemon ends it
-			d.kill()                          // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
+			awaitOpen(t, pid, file) // until a half reads its configuration, the death of its daemon ends it
+			d.kill()                // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
 			signalTo(t, pid, syscall.SIGSTOP)
 			t.Cleanup(func() {
 				if t.Failed() && !gone(pid) { // no other process ends it
@@ -245,7 +250,7 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			if _, held, err := regfile.HolderOf(filepath.Join(c.StateDir, "registers"), half); err != nil || held {
 				t.Fatalf("its lock is held: %t, %v", held, err)
 			}
-			if err := errors.Join(os.Remove(file), unix.Close(writer)); err != nil {
+			if err := errors.Join(os.Remove(file), writer.Close()); err != nil {
 				t.Fatal(err)
 			}
 			c.Recovery.StartWithin = config.Duration(time.Second)
@@ -259,18 +264,20 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 	}
 }
 
-// openedByReader waits until a process opens a FIFO for reading, and returns a descriptor that keeps it waiting for data.
-func openedByReader(t *testing.T, fifo string) int {
+// awaitOpen waits until a process has opened the pipe that a link leads to.
+func awaitOpen(t *testing.T, pid int, link string) {
 	t.Helper()
-	fd := -1
-	await(t, "a half reads "+fifo, time.Millisecond, func() (any, bool) {
-		var err error
-		if fd, err = unix.Open(fifo, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil && !errors.Is(err, unix.ENXIO) {
-			t.Fatalf("open %s, which a half is to read: %v", fifo, err)
-		}
-		return err, err == nil
+	want, err := os.Stat(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, fmt.Sprintf("process %d reads %s", pid, link), time.Millisecond, func() (any, bool) {
+		open, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		return open, err == nil && slices.ContainsFunc(open, func(fd string) bool {
+			is, err := os.Stat(fd)
+			return err == nil && os.SameFile(is, want)
+		})
 	})
-	return fd
 }
 
 // The daemon gives up a half that ends at every start, with the reason, and starts it again when a person orders it.

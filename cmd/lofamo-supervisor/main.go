@@ -144,7 +144,8 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func configCommand(environ []string) *cobra.Command {
 	return program.ConfigCommand("Check a configuration file without starting anything",
-		"Check a configuration file, with the environment applied, and print the bounds that its periods promise.",
+		"Check a configuration file, with the environment applied, and print the bounds that its periods promise.\n\n"+
+			"It warns of keys, certificates and secrets that the supervisor could not use on this machine.",
 		func(cmd *cobra.Command, file string) error {
 			cfg, err := config.LoadSupervisor(file, environ)
 			if err != nil {
@@ -156,6 +157,12 @@ func configCommand(environ []string) *cobra.Command {
 			p, err := cfg.Timing()
 			if err != nil {
 				return program.Usage(err)
+			}
+			if err := supervisor.CheckFiles(cfg); err != nil { // no refusal: the supervisor's machine may be another
+				text := strings.ReplaceAll(err.Error(), "\n", "; ")
+				if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "warning: the supervisor would not start on this machine:", text); err != nil {
+					return err
+				}
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good: supervisor %s of cluster %s, %d nodes in %s; death of a half known within %s, of a "+
 				"node within %s\n",

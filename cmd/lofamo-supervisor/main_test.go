@@ -230,6 +230,41 @@ func stopAll(t *testing.T) time.Duration {
 	return took
 }
 
+// TestConfigCheckWarnsOfFilesThatThisMachineLacks: the supervisor would not start here. Elsewhere the files may be good, so the
+// configuration is not refused.
+func TestConfigCheckWarnsOfFilesThatThisMachineLacks(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*config.Supervisor)
+		want   string // in stderr; empty: nothing
+	}{
+		"all files":   {func(*config.Supervisor) {}, ""},
+		"certificate": {func(s *config.Supervisor) { s.TLS.Cert = "/nonexistent.pem" }, "certificate /nonexistent.pem"},
+		"gossip key": {func(s *config.Supervisor) { s.GossipListen, s.GossipKeyFile = "127.0.0.1:1", "/nonexistent.key" },
+			"gossip key /nonexistent.key"},
+		"secret of a webhook": {func(s *config.Supervisor) {
+			s.Responses.Enabled = true
+			s.Responses.Executors.Webhooks = &config.Webhooks{Targets: []config.WebhookTarget{{Name: "tickets", URL: "https://example.com/",
+				SecretFiles: []string{"/nonexistent.secret"}}}}
+		}, "responses.executors.webhooks: target tickets: secret: open /nonexistent.secret"},
+		"token for Alertmanager": {func(s *config.Supervisor) {
+			s.Responses.Enabled = true
+			s.Responses.Executors.Alertmanager = &config.Alertmanagers{URLs: []string{"https://example.com"}, BearerTokenFile: "/nonexistent.token"}
+		}, "/nonexistent.token"},
+	} {
+		c := supervisortest.New(t, supervisortest.Options{})
+		tc.change(&c.Configs[0])
+		var stdout, stderr bytes.Buffer
+		code := execute([]string{"config", "check", c.WriteConfig(t, c.Configs[0])}, nil, &stdout, &stderr)
+		if code != 0 || !strings.Contains(stdout.String(), ": good: ") {
+			t.Errorf("%s: exit code %d, %s%s", name, code, &stdout, &stderr)
+		}
+		if warned := stderr.String(); (tc.want == "") != (warned == "") || !strings.Contains(warned, tc.want) {
+			t.Errorf("%s: warns %q, want %q", name, warned, tc.want)
+		}
+	}
+}
+
 func TestExitCodesOfSupervisorCommands(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})

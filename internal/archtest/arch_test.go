@@ -96,7 +96,7 @@ var layers = map[string][]string{
 	"internal/ctl": {"api", "client", "pkg", "internal/cluster", "internal/inventory", "internal/config", "internal/durable",
 		"internal/pki", "internal/program"},
 	"internal/testing/lab": {"api", "client", "internal/cluster"},
-	"internal/testing/trial": {"api", "client", "pkg/torus/grid", "internal/testing/machine", "internal/testing/lab",
+	"internal/testing/trial": {"api", "client", "pkg/fault", "pkg/torus/grid", "internal/testing/machine", "internal/testing/lab",
 		"internal/cluster", "internal/config", "internal/durable", "internal/pki"},
 	"internal/testing/deaths": {"api", "client", "pkg/torus/grid", "internal/testing/machine", "internal/testing/trial",
 		"internal/testing/freeport", "internal/testing/pdeathsig", "internal/campaign/account", "internal/config"},

@@ -20,6 +20,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,6 +102,8 @@ type Info struct {
 	Restart  string    `json:"restart,omitempty"`
 	Created  time.Time `json:"created"`
 	Complete bool      `json:"complete"` // false while it is being made
+	// Boot is the boot id of the machine when its processes ran; empty: unknown, as of clusters that are older.
+	Boot string `json:"boot,omitempty"`
 	// Number of regions of the torus; 0: no regions. Their parent's replicas come first in Supervisors.
 	Regions     int              `json:"regions,omitempty"`
 	Supervisors []SupervisorInfo `json:"supervisors"`
@@ -112,21 +115,13 @@ type Info struct {
 // All returns the nodes and the spares.
 func (i Info) All() []NodeInfo { return slices.Concat(i.Nodes, i.Spares) }
 
-// placed returns the number of nodes that have a place now.
-func (i Info) placed() int {
-	n := 0
-	for _, node := range i.Nodes {
-		if !node.Left {
-			n++
-		}
-	}
-	for _, node := range i.Spares {
-		if node.Joined {
-			n++
-		}
-	}
-	return n
+// Placed returns the nodes that have a place now.
+func (i Info) Placed() []NodeInfo {
+	return slices.DeleteFunc(i.All(), func(n NodeInfo) bool { return n.Left || n.Coord == "" && !n.Joined })
 }
+
+// placed returns the number of nodes that have a place now.
+func (i Info) placed() int { return len(i.Placed()) }
 
 // at returns a node by its number: its rank, or behind the nodes the number of a spare.
 func (i *Info) at(n int) *NodeInfo {
@@ -225,6 +220,9 @@ func Load(dir string) (*Cluster, error) {
 	if err := c.info.check(c.dims); err != nil {
 		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
 	}
+	if boot := bootID(); c.info.Boot != "" && boot != "" && c.info.Boot != boot {
+		c.info.forgetProcesses()
+	}
 	return c, nil
 }
 
@@ -299,6 +297,9 @@ func (c *Cluster) Node(name string) (NodeInfo, error) {
 
 // save writes cluster.json and the list of scrape targets; readers see the old or the new version, never half.
 func (c *Cluster) save() error {
+	if boot := bootID(); c.info.Boot != boot { // only then: other goroutines may be reading it
+		c.info.Boot = boot
+	}
 	b, err := json.MarshalIndent(c.info, "", "  ")
 	if err != nil {
 		return fmt.Errorf("save local cluster: %w", err)
@@ -313,12 +314,14 @@ func (c *Cluster) save() error {
 // the file, and a lock on a removed file keeps nobody out.
 func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 	path := filepath.Join(dir, lockFile)
-	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			return nil, fmt.Errorf("lock directory %s: %w", dir, err)
 		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = durable.Lock(ctx, f, 20*time.Millisecond)
 		if err == nil && names(path, f) {
 			return func() {
 				// A process that is just being started inherits the file until it executes: closing it here would not
@@ -329,9 +332,9 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 		}
 		_ = f.Close()
 		switch {
-		case err != nil && !errors.Is(err, unix.EWOULDBLOCK):
+		case err != nil && !errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("lock %s: %w", path, err)
-		case time.Now().After(end):
+		case ctx.Err() != nil:
 			return nil, fmt.Errorf("lock directory %s: %w: another program is starting, stopping or changing the cluster", dir, ErrBusy)
 		}
 	}

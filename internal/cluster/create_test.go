@@ -16,6 +16,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -443,5 +444,17 @@ func TestLoadRefusesImpossibleContent(t *testing.T) {
 		if _, err := Load(c.dir); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("error %v: want %q", err, tc.want)
 		}
+	}
+}
+
+func TestPlacedNodesAreThoseWithPlacesNow(t *testing.T) {
+	i := Info{Nodes: []NodeInfo{{ID: "a", Coord: "0,0,0"}, {ID: "b", Coord: "1,0,0", Left: true}},
+		Spares: []NodeInfo{{ID: "c"}, {ID: "d", Joined: true}, {ID: "e", Joined: true}}}
+	var got []fault.NodeID
+	for _, n := range i.Placed() {
+		got = append(got, n.ID)
+	}
+	if want := []fault.NodeID{"a", "d", "e"}; !slices.Equal(got, want) {
+		t.Errorf("%v have places, want %v", got, want)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -347,7 +346,7 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 
 // HealAll heals every node that has a place, some at a time.
 func (c *Cluster) HealAll(ctx context.Context) error {
-	nodes := slices.DeleteFunc(c.info.All(), func(n NodeInfo) bool { return n.Left || n.Coord == "" && !n.Joined })
+	nodes := c.info.Placed()
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)

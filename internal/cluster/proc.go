@@ -48,6 +48,28 @@ func readStat(pid int) (procStat, error) {
 	return s, nil
 }
 
+// bootID returns the machine's boot id, or "" if it is unknown.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// forgetProcesses drops the processes of an earlier boot. Others may have their ids and start times now.
+func (i *Info) forgetProcesses() {
+	for k := range i.Supervisors {
+		i.Supervisors[k].PID, i.Supervisors[k].Started = 0, 0
+	}
+	for k := range i.Nodes {
+		i.Nodes[k].RunPID, i.Nodes[k].Started = 0, 0
+	}
+	for k := range i.Spares {
+		i.Spares[k].RunPID, i.Spares[k].Started = 0, 0
+	}
+}
+
 // alive reports whether pid is still the process that started at that time, and not a zombie.
 func alive(pid int, started uint64) bool {
 	if pid <= 0 {

@@ -106,11 +106,7 @@ func (c *Cluster) Stop(ctx context.Context) error {
 // noteStopped notes that no process of the cluster runs, and removes the cgroups of the replicas.
 func (c *Cluster) noteStopped() {
 	for i := range c.info.Supervisors {
-		c.info.Supervisors[i].PID, c.info.Supervisors[i].Started = 0, 0
 		c.info.Supervisors[i].removeGroup()
 	}
-	for i := range c.info.All() {
-		n := c.info.at(i)
-		n.RunPID, n.Started = 0, 0
-	}
+	c.info.forgetProcesses()
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -363,5 +364,60 @@ func TestForgottenReplicaLeavesNoGroup(t *testing.T) {
 	}
 	if _, err := os.Stat(group); !os.IsNotExist(err) {
 		t.Errorf("the group: %v", err)
+	}
+}
+
+// TestProcessOfEarlierBootIsAnother: after a reboot, another process may have the id and the start time of a process of the cluster. It is
+// neither taken for the cluster's nor ended.
+func TestProcessOfEarlierBootIsAnother(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	other := exec.Command("sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- other.Wait() }()
+	t.Cleanup(func() { _ = other.Process.Kill() })
+	s, err := readStat(other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.info.Supervisors[0].PID, c.info.Supervisors[0].Started = s.pid, s.started
+	c.info.Nodes[1].RunPID, c.info.Nodes[1].Started = s.pid, s.started
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	if same, err := Load(c.dir); err != nil || len(same.Running()) != 2 {
+		t.Fatalf("within the boot: %v, %v", same.Running(), err)
+	}
+	b, err := os.ReadFile(c.path("cluster.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw map[string]any
+	if err := json.Unmarshal(b, &raw); err != nil {
+		t.Fatal(err)
+	}
+	raw["boot"] = "8f7b1c1e-0000-4000-8000-000000000000"
+	if b, err = json.Marshal(raw); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(c.path("cluster.json"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	later, err := Load(c.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if is := later.Running(); len(is) != 0 {
+		t.Errorf("after a reboot: %v", is)
+	}
+	if err := later.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("Stop has ended the process of somebody else: %v", err)
+	case <-time.After(100 * time.Millisecond):
 	}
 }

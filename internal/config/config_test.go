@@ -183,9 +183,6 @@ func TestUnknownKeyIsRefusedWithSuggestions(t *testing.T) {
 			t.Errorf("%q: %v", empty, err)
 		}
 	}
-	if err := decode(make([]byte, maxFile+1), &a); err == nil || !strings.Contains(err.Error(), "bytes: want at most") {
-		t.Errorf("%v", err)
-	}
 }
 
 func TestEnvironmentOverridesFile(t *testing.T) {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -37,7 +36,7 @@ func LoadSupervisor(path string, environ []string) (Supervisor, error) {
 // only defaults and the environment.
 func ReadAgent(path string, environ []string) (Agent, error) {
 	a := DefaultAgent()
-	if err := readFile(path, &a); err != nil {
+	if err := readFile(path, MaxFile, &a); err != nil {
 		return Agent{}, err
 	}
 	if err := applyEnv("LOFAMO_AGENT_", environ, agentEnv(&a)); err != nil {
@@ -51,7 +50,7 @@ func ReadAgent(path string, environ []string) (Agent, error) {
 func AgentStateDir(path string, environ []string) (string, error) {
 	dir := DefaultAgent().StateDir
 	if path != "" {
-		b, err := os.ReadFile(path)
+		b, err := ReadBounded(path, MaxFile)
 		if err == nil {
 			dir, err = stateDirIn(b, dir)
 		}
@@ -80,7 +79,7 @@ func stateDirIn(b []byte, def string) (string, error) {
 // path it uses only defaults and the environment.
 func ReadSupervisor(path string, environ []string) (Supervisor, error) {
 	s := DefaultSupervisor()
-	if err := readFile(path, &s); err != nil {
+	if err := readFile(path, MaxNodesFile, &s); err != nil {
 		return Supervisor{}, err
 	}
 	if err := applyEnv("LOFAMO_SUPERVISOR_", environ, supervisorEnv(&s)); err != nil {
@@ -90,15 +89,15 @@ func ReadSupervisor(path string, environ []string) (Supervisor, error) {
 	return s, nil
 }
 
-// ReadStrict reads a file over the defaults in into, a pointer to a struct whose fields have JSON names: strict YAML,
-// like the other configurations. Callers have their own configuration struct, and validate it.
-func ReadStrict(path string, into any) error { return readFile(path, into) }
+// ReadStrict reads a file of at most most bytes over the defaults in into, a pointer to a struct whose fields have JSON names: strict
+// YAML, like the other configurations. Callers have their own configuration struct, and validate it.
+func ReadStrict(path string, most int, into any) error { return readFile(path, most, into) }
 
-func readFile(path string, into any) error {
+func readFile(path string, most int, into any) error {
 	if path == "" {
 		return nil
 	}
-	b, err := os.ReadFile(path)
+	b, err := ReadBounded(path, most)
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", path, err)
 	}

@@ -13,16 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxFile bounds a configuration's size, in bytes: the largest torus that is listed node by node
-// fits well below it.
-const maxFile = 64 << 20
-
 // decode reads one strict YAML document over the defaults in into, a pointer to a struct. Unknown
 // keys are all named with their place; keys are case-sensitive.
 func decode(b []byte, into any) error {
-	if len(b) > maxFile {
-		return fmt.Errorf("%d bytes: want at most %d", len(b), maxFile)
-	}
 	if n := documents(b); n > 1 {
 		return fmt.Errorf("%d YAML documents: want one", n)
 	}

@@ -36,7 +36,7 @@ func TestFilesAreCurrent(t *testing.T) {
 func TestFilesEqualDefaults(t *testing.T) {
 	agent, supervisor, executor := config.Agent{}, config.Supervisor{}, process.Config{}
 	for name, into := range map[string]any{"agent": &agent, "supervisor": &supervisor, "executor": &executor} {
-		if err := config.ReadStrict(filepath.Join(root, "deploy/config", name+".yaml"), into); err != nil {
+		if err := config.ReadStrict(filepath.Join(root, "deploy/config", name+".yaml"), config.MaxNodesFile, into); err != nil {
 			t.Error(err)
 		}
 	}

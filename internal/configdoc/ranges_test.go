@@ -37,7 +37,7 @@ func programs() []program {
 			pkg: "internal/config", name: "Agent",
 			validate: func(file string) (error, error) {
 				a := config.DefaultAgent()
-				err := config.ReadStrict(file, &a)
+				err := config.ReadStrict(file, config.MaxFile, &a)
 				if a.Join.Given() {
 					return err, a.ValidateJoin()
 				}
@@ -78,7 +78,7 @@ func programs() []program {
 			pkg: "internal/config", name: "Supervisor",
 			validate: func(file string) (error, error) {
 				s := config.DefaultSupervisor()
-				err := config.ReadStrict(file, &s)
+				err := config.ReadStrict(file, config.MaxFile, &s)
 				return err, s.Validate()
 			},
 			beside: map[string]map[string]any{
@@ -111,7 +111,7 @@ func programs() []program {
 			pkg: "internal/executor/process", name: "Config",
 			validate: func(file string) (error, error) {
 				c := process.Default()
-				err := config.ReadStrict(file, &c)
+				err := config.ReadStrict(file, config.MaxFile, &c)
 				return err, c.Validate()
 			},
 			beside: map[string]map[string]any{
@@ -127,7 +127,7 @@ func programs() []program {
 			pkg: "internal/inventory", name: "Inventory",
 			validate: func(file string) (error, error) {
 				var inv inventory.Inventory
-				err := config.ReadStrict(file, &inv)
+				err := config.ReadStrict(file, config.MaxFile, &inv)
 				return err, inv.Validate()
 			},
 			limits: inventoryLimits("ports.service", "ports.nodeGossip", "ports.report", "ports.grpc", "ports.http", "ports.web", "ports.gossip",

@@ -1,16 +1,20 @@
 package ctl
 
 import (
+	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -141,6 +145,51 @@ func TestLabelSeesWhatOthersChange(t *testing.T) {
 	}
 	if got := run(t, nil, r.Flags("label", "x", "rack-")...); got.code != 1 || !strings.Contains(got.stderr, "label x: changed") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// conflicting is a fake cluster with the spare x, and answers each of the next changes with a conflict.
+func conflicting(t *testing.T, conflicts int) ctltest.Remote {
+	r := operated(t)
+	o := &r.Server.Operators
+	o.Topology = &lofamov1.Topology{Dims: "2x2x2", Revision: 41, Nodes: []*lofamov1.TopologyNode{{Id: "n0-0-0", Coord: "0,0,0"}, {Id: "x"}}}
+	for range conflicts {
+		o.Errs = append(o.Errs, status.Error(codes.Aborted, "changed"))
+	}
+	return r
+}
+
+func TestReplacePausesLongerAfterEachConflict(t *testing.T) {
+	r := conflicting(t, 4)
+	r.Server.Operators.Errs = append(r.Server.Operators.Errs, status.Error(codes.Internal, "enough"))
+	began := time.Now()
+	got := run(t, nil, r.Flags("node", "replace", "n0-0-0", "x")...)
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "replace n0-0-0: enough") {
+		t.Errorf("%+v", got)
+	}
+	if took := time.Since(began); took < 750*time.Millisecond { // half of 100, 200, 400 and 800 ms
+		t.Errorf("four conflicts took %v", took)
+	}
+	if asked := r.Server.Operators.Asked; len(asked) != 5 {
+		t.Errorf("%d changes tried, want 5", len(asked))
+	}
+}
+
+func TestReplaceGivesUpConflictsAtItsTimeLimit(t *testing.T) {
+	r := conflicting(t, 1000)
+	var out, errOut bytes.Buffer
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	code := Run(ctx, r.Flags("node", "replace", "n0-0-0", "x", "--wait", "300ms"), command.Env{
+		Stdout: &out, Stderr: &errOut, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
+	})
+	want := "conflicts with other changes after 300ms: changed: run this command again"
+	if code != command.ExitFailure || !strings.Contains(errOut.String(), want) {
+		t.Errorf("exit code %d after %v, %s", code, time.Since(began), errOut.String())
+	}
+	if asked := r.Server.Operators.Asked; len(asked) > 10 {
+		t.Errorf("%d changes tried", len(asked))
 	}
 }
 

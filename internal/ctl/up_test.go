@@ -412,3 +412,17 @@ func TestSupervisorRemovedByIDIsForgotten(t *testing.T) {
 		t.Errorf("its files: %v", err)
 	}
 }
+
+// TestHealAllCountsNodesWithPlaces: nodes that have left are not healed, and nodes that joined are.
+func TestHealAllCountsNodesWithPlaces(t *testing.T) {
+	dir := t.TempDir()
+	left := `{"version": 1, "dims": "2", "supervisors": [{"id": "sup-0"}], "nodes": [{"id": "n0-0-0", "coord": "0,0,0", "left": true},
+		{"id": "n1-0-0", "coord": "1,0,0", "left": true}], "spares": [{"id": "spare-0"}]}`
+	if err := os.WriteFile(filepath.Join(dir, "cluster.json"), []byte(left), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, nil, "inject", "all", "heal", "--dir", dir)
+	if got.code != 0 || got.stdout != "all 0 nodes: everything injected is undone\n" {
+		t.Errorf("%+v", got)
+	}
+}

@@ -137,7 +137,7 @@ func readFile(path string) (inv Inventory, err error) {
 	if _, err := os.Stat(path); err != nil {
 		return inv, fmt.Errorf("inventory: %w", err)
 	}
-	if err := config.ReadStrict(path, &inv); err != nil {
+	if err := config.ReadStrict(path, config.MaxNodesFile, &inv); err != nil {
 		return inv, fmt.Errorf("inventory: %w", err)
 	}
 	if len(inv.Nodes) == 0 && inv.Dims == "" {

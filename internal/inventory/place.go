@@ -236,7 +236,7 @@ func (p Placement) of(id string) string {
 func (p Placement) settle(cfg any) error { return settle(p.Settings, cfg) }
 
 func settle(file string, cfg any) error {
-	if err := config.ReadStrict(file, cfg); err != nil {
+	if err := config.ReadStrict(file, config.MaxNodesFile, cfg); err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
 	return nil

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
@@ -129,19 +128,10 @@ func (j *joiner) lock(ctx context.Context) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	t := time.NewTicker(joinPause / 10)
-	defer t.Stop()
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil { //nolint:gosec // a descriptor
-			return f, nil
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, context.Cause(ctx)
-		case <-t.C:
-		}
+	if err := durable.Lock(ctx, f, joinPause/10); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 	}
+	return f, nil
 }
 
 // ensure returns the stored enrolment or enrols the node. answered reports whether a supervisor answered this time.

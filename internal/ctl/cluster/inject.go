@@ -127,7 +127,7 @@ func heal(a *command.App, ctx context.Context, args []string) error {
 		if err := c.HealAll(ctx); err != nil {
 			return fmt.Errorf("heal: %w", err)
 		}
-		a.Printf("all %d nodes: everything injected is undone\n", len(c.Info().Nodes))
+		a.Printf("all %d nodes: everything injected is undone\n", len(c.Info().Placed()))
 		return nil
 	}
 	n, err := c.Node(node)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -228,10 +229,33 @@ An interrupted command continues when you repeat it.`,
 // replaceLook is the interval between checks while a step waits.
 const replaceLook = time.Second
 
-// replace carries out all steps.
+// The pause after a conflict doubles from the least to the most.
+const (
+	leastConflictPause = 100 * time.Millisecond
+	mostConflictPause  = 5 * time.Second
+)
+
+// conflictPause returns the pause after the given number of conflicts in a row. Jitter of up to half of it keeps two callers from
+// meeting again.
+func conflictPause(conflicts int) time.Duration {
+	d := min(leastConflictPause<<min(conflicts-1, 16), mostConflictPause)
+	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter
+}
+
+// pause waits for a time, or until the context ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// replace carries out all steps. After a conflict with a change by somebody else, it reads the state again.
 func replace(a *command.App, ctx context.Context, s command.Session, r replacement, drain, wait time.Duration) error {
 	drainBy, waitBy := time.Time{}, a.Env.Now().Add(wait)
-	told := ""
+	told, conflicts := "", 0
 	for {
 		st, err := readReplacement(ctx, s, r)
 		if err != nil {
@@ -261,14 +285,25 @@ func replace(a *command.App, ctx context.Context, s command.Session, r replaceme
 				return fmt.Errorf("replace %s: %s has not joined after %v: waiting for %s: run this command again to continue", r.broken, r.spare, wait,
 					strings.Join(waits, " "))
 			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(replaceLook):
+			if err := pause(ctx, replaceLook); err != nil {
+				return err
 			}
 		default:
-			if err := r.do(ctx, s, st, step); err != nil && status.Code(err) != codes.Aborted { // look again
+			err := r.do(ctx, s, st, step)
+			if err == nil {
+				conflicts = 0
+				continue
+			}
+			if status.Code(err) != codes.Aborted {
 				return fmt.Errorf("replace %s: %w", r.broken, command.Plain(err))
+			}
+			if a.Env.Now().After(waitBy) {
+				return fmt.Errorf("replace %s: conflicts with other changes after %v: %w: run this command again to continue", r.broken, wait,
+					command.Plain(err))
+			}
+			conflicts++
+			if err := pause(ctx, conflictPause(conflicts)); err != nil {
+				return err
 			}
 		}
 	}

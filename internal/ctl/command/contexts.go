@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -95,7 +95,7 @@ func (a *App) Contexts() (c Contexts, path string, err error) {
 
 // ReadContexts reads a configuration file that exists.
 func ReadContexts(path string) (c Contexts, err error) {
-	if err := config.ReadStrict(path, &c); err != nil {
+	if err := config.ReadStrict(path, config.MaxFile, &c); err != nil {
 		return Contexts{}, err
 	}
 	if err := c.Validate(); err != nil {
@@ -189,19 +189,18 @@ func (a *App) LockContexts() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
-	for end := time.Now().Add(contextsWait); ; time.Sleep(10 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		switch {
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return nil, errors.Join(fmt.Errorf("configuration %s: lock its directory: %w", path, err), f.Close())
-		case time.Now().After(end):
-			return nil, errors.Join(fmt.Errorf("configuration %s: another command has been changing it for more than %s", path, contextsWait),
-				f.Close())
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), contextsWait)
+	defer cancel()
+	err = durable.Lock(ctx, f, 10*time.Millisecond)
+	switch {
+	case err == nil:
+		return func() { _ = f.Close() }, nil
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("configuration %s: another command has been changing it for more than %s", path, contextsWait)
+	default:
+		err = fmt.Errorf("configuration %s: lock its directory: %w", path, err)
 	}
+	return nil, errors.Join(err, f.Close())
 }
 
 // SaveContexts writes the configuration file, which only its owner may read, and returns its path. The caller has called LockContexts.

@@ -3,8 +3,9 @@ package command
 import (
 	"fmt"
 	"io"
-	"os"
 	"regexp"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 const stdinName = "the standard input"
@@ -12,25 +13,21 @@ const stdinName = "the standard input"
 // Position matches protojson's position of an error in its JSON, which is not the user's file.
 var Position = regexp.MustCompile(`^proto:\s*(\(line \d+:\d+\): )?`)
 
-// ReadBounded reads a file, or the standard input for "-", and returns it with its name for errors.
+// ReadBounded reads a file as config.ReadBounded does, or the standard input for "-", and returns it with its name for errors.
 func ReadBounded(file string, stdin io.Reader, most int) (content []byte, name string, err error) {
-	in := stdin
-	if file == "-" {
-		file = stdinName
-	} else {
-		f, err := os.Open(file)
+	if file != "-" {
+		b, err := config.ReadBounded(file, most)
 		if err != nil {
 			return nil, file, Usage(err)
 		}
-		defer func() { _ = f.Close() }()
-		in = f
+		return b, file, nil
 	}
-	b, err := io.ReadAll(io.LimitReader(in, int64(most)+1))
+	b, err := io.ReadAll(io.LimitReader(stdin, int64(most)+1))
 	if err != nil {
-		return nil, file, fmt.Errorf("read %s: %w", file, err)
+		return nil, stdinName, fmt.Errorf("read %s: %w", stdinName, err)
 	}
 	if len(b) > most {
-		return nil, file, Usagef("%s: more than %d bytes", file, most)
+		return nil, stdinName, Usagef("%s: more than %d bytes", stdinName, most)
 	}
-	return b, file, nil
+	return b, stdinName, nil
 }

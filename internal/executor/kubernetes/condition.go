@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -42,8 +43,9 @@ func conditionText(j executor.Job) string {
 
 // cut shortens a text to at most n bytes and repairs invalid UTF-8.
 func cut(s string, n int) string {
+	const more = "…"
 	if s = strings.ToValidUTF8(s, "?"); len(s) > n {
-		s = strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+		s = fault.Cut(s, n-len(more)) + more
 	}
 	return s
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -164,7 +165,7 @@ func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksRespons
 			return nil, err
 		}
 		states[at], causes[at], flags[at] = node.GetState().String()[0], '0'+byte(node.GetCause()), "0123456789abcdef"[flagsOf(node)]
-		if c := dims.At(at); node.GetId() != fmt.Sprintf("n%d-%d-%d", c.X, c.Y, c.Z) {
+		if c := dims.At(at); node.GetId() != string(fault.DefaultNodeID(c)) {
 			m.Names[strconv.Itoa(at)] = node.GetId()
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -33,7 +34,7 @@ type Fault struct {
 }
 
 // NodeID returns the name of a node in the map.
-func NodeID(c grid.Coord) string { return fmt.Sprintf("n%d-%d-%d", c.X, c.Y, c.Z) }
+func NodeID(c grid.Coord) string { return string(fault.DefaultNodeID(c)) }
 
 // sensorComponents are the components that sensor faults concern.
 var sensorComponents = map[string]string{

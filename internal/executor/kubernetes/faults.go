@@ -12,7 +12,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -256,7 +255,7 @@ func (f *Faults) report(err error) {
 		if len(f.failed) == 0 {
 			f.said = ""
 		}
-	} else if why := strings.ReplaceAll(err.Error(), f.first, ""); why != f.said {
+	} else if why := withoutName(err.Error(), f.first); why != f.said {
 		f.said = why
 		f.log.Warn("Fault objects in Kubernetes are not up to date: trying again", "err", err)
 	}

@@ -225,7 +225,7 @@ func TestConditionsGoWhenTurnedOff(t *testing.T) {
 func TestKeptHeartbeatsArePaced(t *testing.T) {
 	k := &keeper{
 		e: &Executor{cfg: Config{}.Filled()}, plan: keeping{types: []string{"LofamoFault"}, heartbeat: 5 * time.Minute}, leave: keepLeave,
-		known: true, missing: map[string]time.Time{}, sent: map[string]sentWrite{}, nodes: map[string]*keptNode{},
+		known: true, missing: map[string]time.Time{}, sent: map[string]sentWrite{}, failing: newRetries(), nodes: map[string]*keptNode{},
 	}
 	states := map[fault.NodeID]NodeState{}
 	now := time.Unix(1_700_000_000, 0)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -136,7 +135,7 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 	}
 	if firstErr == nil {
 		p.said = ""
-	} else if why := strings.ReplaceAll(firstErr.Error(), p.failed, ""); ctx.Err() == nil && why != p.said { // once for all objects
+	} else if why := withoutName(firstErr.Error(), p.failed); ctx.Err() == nil && why != p.said { // once for all objects
 		p.said = why
 		p.log.Warn("apply FaultPolicy objects: failed, retrying", "err", firstErr)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -97,3 +98,6 @@ func TestNewsNamesEachReasonOnce(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// reasons returns the reasons that are in the log.
+func reasons(r *retries) string { return strings.Join(slices.Sorted(maps.Keys(r.said)), "; ") }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -140,18 +139,9 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 	return more || unwritten
 }
 
-// listed joins errors to one line.
-func listed(errs []error) string {
-	var out []string
-	for _, err := range errs {
-		out = append(out, err.Error())
-	}
-	return strings.Join(out, "; ")
-}
-
 // writeAll updates each object's status that differs from its standing. An object whose status cannot be written pauses, because a webhook
-// may deny or delay the status of a single object each time. writeAll ends early so that withdrawals do not wait: after policiesWrite, or when
-// an object has changed since turn. unwritten asks for another pass at once.
+// may deny or delay the status of a single object each time. writeAll ends early so that withdrawals do not wait: after policiesWrite, or
+// when an object has changed since turn. unwritten asks for another pass at once.
 func (p *Policies) writeAll(ctx context.Context, have map[string]object, standing map[string]PolicyStanding, turn int, now time.Time) (
 	unwritten bool) {
 	begin, writes := time.Now(), 0

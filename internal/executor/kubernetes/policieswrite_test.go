@@ -95,8 +95,8 @@ func policiesInMemory(t *testing.T, s *memoryPolicies, n int, log io.Writer) *Po
 	return p
 }
 
-// TestDeniedStatusesAreReportedTogether: one pass writes the statuses of all objects that the API server does not refuse, and reports the refusals
-// together, once. The refused ones are tried again later.
+// TestDeniedStatusesAreReportedTogether: one pass writes the statuses of all objects that the API server does not refuse, and reports the
+// refusals together, once. The refused ones are tried again later.
 func TestDeniedStatusesAreReportedTogether(t *testing.T) {
 	codes := map[string]int{"p-001": http.StatusForbidden, "p-004": http.StatusInternalServerError, "p-006": http.StatusTooManyRequests,
 		"p-007": http.StatusForbidden}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Pauses of an object after a failed write. Each further failure doubles the pause.
@@ -26,10 +28,11 @@ type retry struct {
 
 func newRetries() *retries { return &retries{of: map[string]retry{}} }
 
-// failed makes an object pause after a failed write.
+// failed makes an object pause after a failed write, and at least as long as the API server asks.
 func (r *retries) failed(name string, err error, now time.Time) {
 	pause := min(max(retryFirst, 2*r.of[name].pause), retryMost)
-	r.of[name] = retry{err, now.Add(pause), pause}
+	asked, _ := apierrors.SuggestsClientDelay(err)
+	r.of[name] = retry{err, now.Add(max(pause, time.Duration(asked)*time.Second)), pause}
 }
 
 // succeeded forgets the failures of an object. An object that needs no write counts as well.
@@ -68,6 +71,15 @@ func (r *retries) news(others ...error) []error {
 	}
 	r.said = reasons
 	return fresh
+}
+
+// listed joins errors to one line.
+func listed(errs []error) string {
+	var out []string
+	for _, err := range errs {
+		out = append(out, err.Error())
+	}
+	return strings.Join(out, "; ")
 }
 
 // words matches the parts of an error's text that may be a name in Kubernetes.

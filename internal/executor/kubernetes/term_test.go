@@ -295,8 +295,8 @@ func TestDeniedStatusStopsNoOther(t *testing.T) {
 	}
 }
 
-// TestDenialOfAllStatusIsLoggedOnce: if the API server denies the status of each object, the first pass tries each, they pause, and the log has one
-// line.
+// TestDenialOfAllStatusIsLoggedOnce: if the API server denies the status of each object, the first pass tries each, they pause, and the log
+// has one line.
 func TestDenialOfAllStatusIsLoggedOnce(t *testing.T) {
 	f, s := &objectServer{names: []string{"policy-1", "policy-2", "policy-3"}}, &policyStore{}
 	var log bytes.Buffer

@@ -62,7 +62,7 @@ func keeperExecutor(t *testing.T, c config.KubernetesConditions) *Executor {
 	account := shipped(t, "keeper", "rbac", "rbac-conditions")
 	e := newExecutor(t, Config{Kubeconfig: kubeconfig(t, s.Addr, account), Conditions: &c}, nil)
 	eventually(t, func() bool {
-		_, err := e.c.listNodes(t.Context(), &keeper{e: e})
+		_, err := e.c.listNodes(t.Context(), e.c.follow, (&keeper{e: e}).page)
 		return err == nil
 	}, "nodes may be listed")
 	return e

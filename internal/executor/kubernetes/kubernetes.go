@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -168,7 +169,7 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	default:
 		return err
 	}
-	open, err := e.stillOpen(ctx, overruled(n, j))
+	open, err := e.openOn(ctx, n, j)
 	if err != nil {
 		return err
 	}
@@ -223,6 +224,18 @@ func (e *Executor) confirmGone(ctx context.Context, j executor.Job, err error) e
 func (e *Executor) undoneByDeletion(j executor.Job, err error) executor.Result {
 	e.log.Warn("undo of a deleted node: nothing is left to put back", "response", j.Response, "step", j.Step, "kind", j.Kind, "err", err)
 	return executor.Done("%v: nothing is left to put back", err)
+}
+
+// openOn returns which of the responses with marks on the node are open, as far as the job's plan needs that. If the store does not answer,
+// worn marks stay.
+func (e *Executor) openOn(ctx context.Context, n *corev1.Node, j executor.Job) (map[string]bool, error) {
+	ids, marks := overruled(n, j), worn(n, j)
+	open, err := e.stillOpen(ctx, slices.Concat(ids, marks))
+	if err != nil && len(ids) == 0 {
+		e.log.Warn("marks of closed responses stay on the node", "node", n.Name, "err", err)
+		return nil, nil //nolint:nilnil // nothing that the step needs
+	}
+	return open, err
 }
 
 // stillOpen returns which of the responses are open.

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -44,6 +46,17 @@ func (m mark) encode() string {
 		return "{}" // only for times beyond year 9999
 	}
 	return string(b)
+}
+
+// job returns a job with the claim of the mark.
+func (m mark) job() executor.Job {
+	p := map[string]string{"key": m.Key, "value": m.Value, "effect": string(m.Effect), "type": m.Type}
+	return executor.Job{Effect: response.Effect{Kind: m.Kind, Parameters: p}}
+}
+
+// compare orders marks of one claim: those that own the state, the most severe, the oldest.
+func (m mark) compare(o mark) int {
+	return cmp.Or(btoi(o.Own)-btoi(m.Own), o.Grave-m.Grave, m.At.Compare(o.At), strings.Compare(m.text, o.text))
 }
 
 // status reports whether the mark is written with the node's status. All others are written with the node, including

@@ -48,7 +48,8 @@ import (
 // restores the state (overrule). The same step, repeated, does not report itself as done (lost). When that response
 // ends, the decision no longer applies: a new fault is a new reason. A response that is closed without an undo leaves
 // its effect to a person, and its claim lasts as long as the effect: an undo by another response does not remove it.
-// Once overruled, such a claim has no effect, and the next write removes its mark.
+// Once overruled, such a claim has no effect, and the next write of that sort removes its mark (tidy). If many closed
+// responses claim the same, the marks of all but one are removed too.
 
 // fieldManager is the field manager of all our writes.
 const fieldManager = "lofamo"
@@ -95,7 +96,7 @@ func newStep(n *corev1.Node, j executor.Job, now time.Time) *planned {
 	return s
 }
 
-// nextPlan returns the attempt's plan for the node. open says which of the responses returned by overruled are open.
+// nextPlan returns the attempt's plan for the node. open says which of the responses returned by overruled and worn are open.
 func nextPlan(n *corev1.Node, j executor.Job, open map[string]bool, now time.Time) plan {
 	if r, refused := fencedNode(n, j.Token); refused {
 		return ends(r)
@@ -113,6 +114,7 @@ func nextPlan(n *corev1.Node, j executor.Job, open map[string]bool, now time.Tim
 	if r, refused := s.lost(); refused {
 		return ends(r)
 	}
+	s.tidy(open)
 	switch j.Kind {
 	case response.KubernetesCondition:
 		return s.condition()

@@ -72,13 +72,7 @@ func (s *planned) overruled() (c claim, keys []string) {
 func overruled(n *corev1.Node, j executor.Job) []string {
 	s := newStep(n, j, j.Fault.Since) // nothing is written, so the time does not matter
 	_, keys := s.overruled()
-	var out []string
-	for _, k := range keys {
-		if id := responseOf(k); id != j.Response && !slices.Contains(out, id) {
-			out = append(out, id)
-		}
-	}
-	return out
+	return slices.DeleteFunc(responsesOf(keys), func(id string) bool { return id == j.Response })
 }
 
 // overrule refuses to restore what somebody has removed from an open response. For closed responses it makes the write
@@ -125,13 +119,70 @@ func responseOf(key string) string {
 	return key[:max(0, strings.LastIndexByte(key, '.'))]
 }
 
-// holders returns the response IDs of marks, for messages.
-func holders(keys []string) string {
-	var ids []string
+// responsesOf returns the response IDs of marks, each once.
+func responsesOf(keys []string) (ids []string) {
 	for _, k := range keys {
 		if id := responseOf(k); !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
-	return strings.Join(ids, ", ")
+	return ids
+}
+
+// holders returns the response IDs of marks, for messages.
+func holders(keys []string) string { return strings.Join(responsesOf(keys), ", ") }
+
+// maxAlike is the number of other responses' marks with one claim that a write leaves alone. Of more, only one of those of closed responses
+// stays.
+const maxAlike = 8
+
+// worn returns the marks of other responses that are of no use if those responses are closed: dead ones, whose claimed state is gone, and
+// groups of many that claim the same. It names only marks that the job's write can remove, because one of its sort has set them.
+func (s *planned) worn() (dead []string, alike [][]string) {
+	sort := func(k response.Kind) int {
+		return btoi(k == response.KubernetesTaint || k == response.KubernetesEvict) + 2*btoi(k == response.KubernetesCondition)
+	}
+	seen := map[string]bool{}
+	for _, k := range slices.Sorted(maps.Keys(s.all)) {
+		m := s.all[k]
+		c, ok := wants(s.n, m.job())
+		if !ok || c.alone || seen[k] || responseOf(k) == s.j.Response || sort(m.Kind) != sort(s.j.Kind) {
+			continue
+		}
+		if !c.stands {
+			dead = append(dead, k)
+			continue
+		}
+		group := s.others(func(other mark) bool { return c.same(other) })
+		group = slices.DeleteFunc(group, func(k string) bool { return responseOf(k) == s.j.Response })
+		for _, k := range group {
+			seen[k] = true
+		}
+		if len(group) > maxAlike {
+			slices.SortStableFunc(group, func(a, b string) int { return s.all[a].compare(s.all[b]) })
+			alike = append(alike, group)
+		}
+	}
+	return dead, alike
+}
+
+// worn returns the responses whose marks the job's write can remove if they are closed. The caller tells nextPlan which of them are open.
+func worn(n *corev1.Node, j executor.Job) []string {
+	dead, alike := newStep(n, j, j.Fault.Since).worn()
+	return responsesOf(slices.Concat(append(alike, dead)...))
+}
+
+// tidy makes the write remove worn marks of closed responses. The first one of a group stays: the state is left to a person.
+func (s *planned) tidy(open map[string]bool) {
+	dead, alike := s.worn()
+	closed := func(k string) bool { isOpen, known := open[responseOf(k)]; return known && !isOpen }
+	dead = slices.DeleteFunc(dead, func(k string) bool { return !closed(k) })
+	for _, group := range alike {
+		group = slices.DeleteFunc(group, func(k string) bool { return !closed(k) })
+		dead = append(dead, group[min(1, len(group)):]...)
+	}
+	for _, k := range dead {
+		delete(s.all, k)
+	}
+	s.gone = append(s.gone, dead...)
 }

@@ -158,15 +158,7 @@ func (s *planned) wanting(typ string) []mark {
 			out = append(out, m)
 		}
 	}
-	slices.SortFunc(out, func(a, b mark) int {
-		if d := b.Grave - a.Grave; d != 0 {
-			return d
-		}
-		if d := a.At.Compare(b.At); d != 0 {
-			return d
-		}
-		return strings.Compare(a.text, b.text)
-	})
+	slices.SortFunc(out, mark.compare)
 	return out
 }
 

@@ -6,16 +6,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -74,13 +71,16 @@ const (
 const (
 	// faultsEvery is the shortest interval between two passes, and faultsLook the longest.
 	faultsEvery, faultsLook = 500 * time.Millisecond, 10 * time.Second
-	// After faultsPass, a pass ends with its next change, unless that fails for the first time. The next pass does the rest, after the
-	// objects of new incidents.
+	// faultsPass is the longest time of a pass. The next pass does the rest, after the objects of new incidents.
 	faultsPass = 2 * time.Second
 	// faultsUnknown is how long an object without an incident stays after the beginning of a term: this replica's copy of the
 	// incidents may be behind that of the former leader.
 	faultsUnknown = 10 * time.Second
 )
+
+// faultsWorkers is the number of objects that change at a time. At most faultsRetries of them have failed before: so objects whose requests
+// always hang leave workers to the others.
+const faultsWorkers, faultsRetries = 8, 4
 
 // Faults keeps the Fault objects of a cluster. Only the leader runs it.
 type Faults struct {
@@ -91,11 +91,19 @@ type Faults struct {
 	source  func() (list []Fault, changed <-chan struct{}, ready bool)
 	r       *resource
 	log     *slog.Logger
-	said    string
-	failed  map[string]time.Time    // objects whose last change failed, and when
+	failing *retries                // objects whose last change failed
 	written map[string]faultWritten // the last write of each object
-	first   string                  // the object of the first error of the last pass that failed
-	last    string                  // the object at which faultsPass ended the last pass; "" if it did not
+	begun   map[string]time.Time    // when the last change of each object began
+	missing map[string]time.Time    // since when an object has been wanted that does not exist
+	busy    map[string]bool         // objects that a worker changes now; true: the last change failed
+	results chan faultResult        // of workers
+}
+
+// faultResult is the end of a change.
+type faultResult struct {
+	name  string
+	wrote faultWritten // the zero value: no status was written
+	err   error
 }
 
 // faultWritten is the last status written, and the object's resource version after that.
@@ -127,7 +135,8 @@ func newFaults(cfg config.KubernetesObjects, c *client, cluster string,
 	// Twice the number: others may have made some with our label, and all of them must go.
 	r := newResource(c, cfg.Namespace, "faults", "Fault", clusterLabel+"="+cluster, 2*cfg.MaxFaults+objectsPage, log)
 	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log,
-		failed: map[string]time.Time{}, written: map[string]faultWritten{}}
+		failing: newRetries(), written: map[string]faultWritten{}, begun: map[string]time.Time{}, missing: map[string]time.Time{},
+		busy: map[string]bool{}, results: make(chan faultResult, faultsWorkers)}
 }
 
 // Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source. A replica that leads again
@@ -140,6 +149,11 @@ func (f *Faults) Run(ctx context.Context) {
 		f.r.follow(ctx)
 	}()
 	defer func() { <-done }()
+	defer func() {
+		for len(f.busy) > 0 { // their requests end with ctx
+			delete(f.busy, (<-f.results).name)
+		}
+	}()
 	begin := time.Now()
 	for ctx.Err() == nil {
 		list, changed, ready := f.source()
@@ -149,6 +163,8 @@ func (f *Faults) Run(ctx context.Context) {
 			case <-ctx.Done():
 			case <-changed:
 			case <-f.r.changed:
+			case r := <-f.results:
+				f.settle(ctx, r)
 			case <-look.C:
 			}
 			look.Stop()
@@ -157,108 +173,136 @@ func (f *Faults) Run(ctx context.Context) {
 	}
 }
 
-// pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident. It ends early
-// after faultsPass, because its list of incidents is out of date by then, or when failures have cost twice the request timeout, because the
-// API server may be dead. A 429, or no answer, counts as a whole timeout. more asks for the next pass without waiting for a change.
+// pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident. It ends after
+// faultsPass, because its list of incidents is out of date by then. Requests without an answer go on. more asks for the next pass without
+// waiting for a change.
 func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) (more bool) {
+	for len(f.results) > 0 {
+		f.settle(ctx, <-f.results)
+	}
 	have, over, synced := f.r.all()
 	if !synced {
 		return false
 	}
-	var firstErr error
-	var lost time.Duration
-	all, start := f.pending(have, list, now, beginning), time.Now()
-	f.last = ""
-	for _, c := range all {
-		begin := time.Now()
-		err := c.do(ctx)
-		_, before := f.failed[c.name]
-		if ctx.Err() != nil {
-			return false
+	end := time.NewTimer(faultsPass)
+	defer end.Stop()
+	// settled waits for the end of one change. It returns false when the pass must end.
+	settled := func() bool {
+		select {
+		case r := <-f.results:
+			f.settle(ctx, r)
+			return true
+		case <-end.C:
+		case <-ctx.Done():
 		}
-		if err == nil {
-			delete(f.failed, c.name)
-			if time.Since(start) >= faultsPass {
-				f.last, more = c.name, true
-				break
-			}
-			continue
-		}
-		f.failed[c.name] = time.Now()
-		if firstErr == nil {
-			firstErr, f.first = err, c.name
-		}
-		if _, answered := errors.AsType[*apierrors.StatusError](err); answered && !busy(err) {
-			lost += time.Since(begin)
-		} else {
-			lost += f.r.c.timeout
-		}
-		if lost >= 2*f.r.c.timeout || time.Since(start) >= faultsPass && before {
-			more = !before // such changes come last
-			break
+		return false
+	}
+	for _, c := range f.pending(have, list, now, beginning) {
+		for !more && !f.begin(ctx, c) {
+			more = !settled()
 		}
 	}
-	if over && firstErr == nil {
-		firstErr = fmt.Errorf("there are more than %d Fault objects of cluster %s: somebody else makes them", f.r.most, f.cluster)
+	for !more && len(f.busy) > 0 && settled() {
 	}
-	f.report(firstErr)
+	if ctx.Err() != nil {
+		return false
+	}
+	f.report(over)
 	return more
 }
 
-// faultChange brings one object to its wanted form, or removes it.
-type faultChange struct {
-	name string
-	do   func(context.Context) error
+// begin begins a change. It returns false if no worker is free for it.
+func (f *Faults) begin(ctx context.Context, c faultChange) bool {
+	again, retries := f.failing.has(c.name), 0
+	for _, failed := range f.busy {
+		retries += btoi(failed)
+	}
+	if len(f.busy) >= faultsWorkers || again && retries >= faultsRetries {
+		return false
+	}
+	f.busy[c.name], f.begun[c.name] = again, time.Now()
+	go func() { // Run waits for the result
+		wrote, err := c.do(ctx)
+		f.results <- faultResult{c.name, wrote, err}
+	}()
+	return true
 }
 
-// pending returns the changes of a pass: first new objects, because a storm of changes must not delay them, then removals, then all others,
-// beginning after the object at which faultsPass ended the last pass. Objects whose last change failed come after all these, the earliest
-// failure first, so that they delay no other for long.
+// settle takes the result of a change.
+func (f *Faults) settle(ctx context.Context, r faultResult) {
+	delete(f.busy, r.name)
+	switch {
+	case r.err == nil:
+		f.failing.succeeded(r.name)
+		if r.wrote.version != "" {
+			f.written[r.name] = r.wrote
+		}
+	case ctx.Err() == nil:
+		f.failing.failed(r.name, r.err, time.Now())
+	}
+}
+
+// faultChange brings one object to its wanted form, or removes it. do returns the status that it has written, if any.
+type faultChange struct {
+	name string
+	do   func(context.Context) (faultWritten, error)
+}
+
+// pending returns the changes that may begin: first new objects, the latest first, because neither a storm of changes nor others that hang
+// must delay them; then removals; then all others, the one whose last change is the longest ago first. Objects whose last change failed
+// come after all these, and not before the end of their pauses.
 func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, beginning bool) []faultChange {
 	want := f.wanted(list, now)
-	names := map[string]bool{}
+	names, needed := map[string]bool{}, map[string]bool{}
+	var fresh, gone, others []faultChange
 	for _, w := range want {
 		names[w.Name] = true
-	}
-	var out, others []faultChange
-	next := 0
-	for _, w := range want {
 		o, there := have[w.Name]
+		if there {
+			delete(f.missing, w.Name)
+		} else if f.missing[w.Name].IsZero() {
+			f.missing[w.Name] = now
+		}
 		switch do := f.change(w, o, there); {
 		case do == nil:
 		case there:
 			others = append(others, faultChange{w.Name, do})
 		default:
-			out = append(out, faultChange{w.Name, do})
-		}
-		if w.Name == f.last {
-			next = len(others)
+			fresh = append(fresh, faultChange{w.Name, do})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		known := slices.ContainsFunc(list, func(in Fault) bool { return in.Name == name })
 		if o := have[name]; !names[name] && o.Metadata.DeletionTimestamp == nil && (known || !beginning) {
-			out = append(out, faultChange{name, func(ctx context.Context) error { return f.r.delete(ctx, o) }})
+			gone = append(gone, faultChange{name, f.removal(o)})
 		}
 	}
-	out = slices.Concat(out, others[next:], others[:next])
+	slices.SortStableFunc(fresh, func(a, b faultChange) int { return f.missing[b.name].Compare(f.missing[a.name]) })
+	slices.SortStableFunc(others, func(a, b faultChange) int { return f.begun[a.name].Compare(f.begun[b.name]) })
+	out := slices.Concat(fresh, gone, others)
+	for _, c := range out {
+		needed[c.name] = true
+	}
+	maps.DeleteFunc(f.missing, func(name string, _ time.Time) bool { return !names[name] })
 	maps.DeleteFunc(f.written, func(name string, _ faultWritten) bool { return !names[name] })
-	maps.DeleteFunc(f.failed, func(name string, _ time.Time) bool {
-		return !slices.ContainsFunc(out, func(c faultChange) bool { return c.name == name })
+	maps.DeleteFunc(f.begun, func(name string, _ time.Time) bool { return !names[name] })
+	f.failing.keep(func(name string) bool { return needed[name] })
+	out = slices.DeleteFunc(out, func(c faultChange) bool {
+		_, busy := f.busy[c.name]
+		return busy || now.Before(f.failing.until(c.name))
 	})
-	slices.SortStableFunc(out, func(a, b faultChange) int { return f.failed[a.name].Compare(f.failed[b.name]) })
+	slices.SortStableFunc(out, func(a, b faultChange) int { return f.failing.until(a.name).Compare(f.failing.until(b.name)) })
 	return out
 }
 
-// report logs the first error of a pass, unless the last logged one differs only in the object's name.
-func (f *Faults) report(err error) {
-	if err == nil {
-		if len(f.failed) == 0 {
-			f.said = ""
-		}
-	} else if why := strings.ReplaceAll(err.Error(), f.first, ""); why != f.said {
-		f.said = why
-		f.log.Warn("Fault objects in Kubernetes are not up to date: trying again", "err", err)
+// report logs the reasons of failures that are not in the log yet.
+func (f *Faults) report(over bool) {
+	var err error
+	if over {
+		err = fmt.Errorf("there are more than %d Fault objects of cluster %s: somebody else makes them", f.r.most, f.cluster)
+	}
+	if news := f.failing.news(err); len(news) > 0 {
+		f.log.Warn("Fault objects in Kubernetes are not up to date: trying again", "objects", len(f.failing.of), "err", listed(news))
 	}
 }
 
@@ -306,7 +350,7 @@ func (f *Faults) more(n int, since metav1.Time) Fault {
 
 // change returns a function that brings an object to its wanted form, with one request for its identity and one for its status, each only
 // if needed. It returns nil if nothing is needed.
-func (f *Faults) change(w Fault, have object, there bool) func(context.Context) error {
+func (f *Faults) change(w Fault, have object, there bool) func(context.Context) (faultWritten, error) {
 	if there && have.Metadata.DeletionTimestamp != nil {
 		return nil // a finalizer holds it: a new one follows
 	}
@@ -315,7 +359,7 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 		labels[nodeLabel] = w.Status.Node
 	}
 	if there && !sameJSON(have.Spec, spec) { // somebody else made it: a spec never changes
-		return func(ctx context.Context) error { return f.r.delete(ctx, have) }
+		return f.removal(have)
 	}
 	st := bounded(w.Status)
 	identity, status := !there || !hasLabels(have, labels), !there || !sameStatus(have.Status, st)
@@ -325,25 +369,27 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 	if same || !identity && !status {
 		return nil
 	}
-	return func(ctx context.Context) error {
+	return func(ctx context.Context) (faultWritten, error) {
 		o := map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
 		if identity {
 			whole := maps.Clone(o)
 			whole["metadata"], whole["spec"] = map[string]any{"name": w.Name, "labels": labels}, spec
 			if _, err := f.r.apply(ctx, w.Name, "", whole); err != nil {
-				return err
+				return faultWritten{}, err
 			}
 		}
 		if !status {
-			return nil
+			return faultWritten{}, nil
 		}
 		o["metadata"], o["status"] = map[string]any{"name": w.Name}, st
 		version, err := f.r.apply(ctx, w.Name, "status", o)
-		if err == nil {
-			f.written[w.Name] = faultWritten{st, version}
-		}
-		return err
+		return faultWritten{st, version}, err
 	}
+}
+
+// removal returns a function that removes an object.
+func (f *Faults) removal(o object) func(context.Context) (faultWritten, error) {
+	return func(ctx context.Context) (faultWritten, error) { return faultWritten{}, f.r.delete(ctx, o) }
 }
 
 func hasLabels(o object, want map[string]string) bool {

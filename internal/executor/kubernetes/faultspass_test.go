@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,12 +117,6 @@ func (m *memoryFaults) all(list []Fault, state string) func() bool {
 	}
 }
 
-func (m *memoryFaults) tried() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.writes)
-}
-
 // faultsInMemory returns a keeper that has read the objects of a server in memory: there are none.
 func faultsInMemory(t *testing.T, s *memoryFaults, src *incidents, log io.Writer) *Faults {
 	t.Helper()
@@ -155,34 +150,43 @@ func faultsNamed(prefix string, n int) (out []Fault) {
 	return out
 }
 
-// TestDeadServerCostsTwoRequestsAPass: a pass ends after two requests without an answer, also if objects must go, and the next one begins
-// with other objects.
-func TestDeadServerCostsTwoRequestsAPass(t *testing.T) {
+// TestDeadServerGetsFewRequests: a server without answers gets a bounded number of requests at a time, also if objects must go, and each
+// object once a minute in the end. All objects follow when it answers again.
+func TestDeadServerGetsFewRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dead := false
+		var dead atomic.Bool
+		var open, most, all atomic.Int64
 		s := &memoryFaults{answer: func(ctx context.Context, _ string) int {
-			if !dead {
+			if !dead.Load() {
 				return http.StatusOK
 			}
+			all.Add(1)
+			most.Store(max(most.Load(), open.Add(1)))
+			defer open.Add(-1)
 			<-ctx.Done()
 			return 0
 		}}
-		f := faultsInMemory(t, s, &incidents{}, io.Discard)
-		f.pass(t.Context(), faultsNamed("old", 4), time.Now(), false)
-		dead, s.writes = true, map[string]int{}
+		src := &incidents{}
+		f := faultsInMemory(t, s, src, io.Discard)
+		stop := runFaults(t, f)
+		defer stop()
+		src.set(faultsNamed("old", 4)...)
+		time.Sleep(time.Minute)
+		dead.Store(true)
 		list := faultsNamed("new", 20)
-		for i := range 12 {
-			begin := time.Now()
-			f.pass(t.Context(), list, time.Now(), false)
-			if took := time.Since(begin); took > 2*f.r.c.timeout+time.Second || s.tried() != 2*(i+1) {
-				t.Errorf("pass %d has taken %s, and %d objects were tried: want %s at most, and %d", i+1, took, s.tried(), 2*f.r.c.timeout, 2*(i+1))
-			}
+		src.set(list...)
+		time.Sleep(10 * time.Minute)
+		if n := all.Load(); most.Load() > faultsWorkers || n < 24*9 || n > 24*14 {
+			t.Errorf("%d requests, %d at a time: want each object once a minute and a few more, %d at a time", n, most.Load(), faultsWorkers)
 		}
-		dead = false
-		for f.pass(t.Context(), list, time.Now(), false) {
+		dead.Store(false)
+		if took := takes(time.Hour, s.all(list, "OPEN")); took > retryMost+15*time.Second {
+			t.Errorf("all objects stand after %s", took)
 		}
-		if len(s.objects) != 20 || s.stateOf("new-019") == "" || len(f.failed) != 0 {
-			t.Errorf("%d objects, failed %v: want all 20 with a status, and no failure", len(s.objects), f.failed)
+		time.Sleep(time.Minute)
+		stop()
+		if len(s.objects) != 20 || len(f.failing.of) != 0 || len(f.busy) != 0 {
+			t.Errorf("%d objects, failing %v, busy %v: want all 20, and no failure", len(s.objects), f.failing.of, f.busy)
 		}
 	})
 }
@@ -352,6 +356,48 @@ func TestEarlierDefinitionGetsEachStatusOnce(t *testing.T) {
 			Labels: map[string]string{clusterLabel: "test", nodeLabel: "n1"}}, Spec: []byte(`{"cluster":"test","incident":"k-001"}`)})
 		if n := writes(); n == 0 {
 			t.Error("no write of an object that somebody has changed")
+		}
+	})
+}
+
+// TestHangingObjectsDelayNoNewOne: while the writes of 150 objects always hang, the object of a new incident is written within seconds,
+// just after they have appeared as well as later.
+func TestHangingObjectsDelayNoNewOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, src := &memoryFaults{answer: func(ctx context.Context, name string) int {
+			if strings.HasPrefix(name, "k-") {
+				return http.StatusOK
+			}
+			<-ctx.Done()
+			return 0
+		}}, &incidents{}
+		var log bytes.Buffer
+		f := faultsInMemory(t, s, src, &log)
+		stop := runFaults(t, f)
+		defer stop()
+		list := faultsNamed("bad", 150)
+		src.set(list...)
+		for i := range 10 {
+			time.Sleep(time.Duration(2+i*i) * time.Second)
+			added := faultsNamed(fmt.Sprintf("k-%d", i), 3)
+			list = slices.Concat(list, added)
+			src.set(list...)
+			if took := takes(time.Hour, s.all(added, "OPEN")); took > 8*time.Second {
+				t.Errorf("new objects %d stand after %s: want 8s", i, took)
+			}
+		}
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].Status.State = "RECOVERING"
+		}
+		time.Sleep(10 * time.Minute)
+		src.set(list...)
+		if took := takes(time.Hour, s.all(list[150:], "RECOVERING")); took > 8*time.Second {
+			t.Errorf("the other objects have followed a change after %s: want 8s", took)
+		}
+		stop()
+		if n := strings.Count(log.String(), "\n"); n != 1 {
+			t.Errorf("%d lines in the log: want one for one reason:\n%.1000s", n, log.String())
 		}
 	})
 }

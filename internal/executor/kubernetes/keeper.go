@@ -3,9 +3,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,18 +27,7 @@ const (
 	keepLeave = 10 * time.Second
 	// keepEcho is how long it waits for its own write to come back through the watch.
 	keepEcho = 10 * time.Second
-	// keepFirst is the pause of a node after its first failed write. Each further failure doubles the pause. keepFirst also bounds the pause
-	// after a round that ended early, because a few failing nodes may be the reason.
-	keepFirst = 5 * time.Second
-	// keepMost bounds the pause of a node, and the pause between two tries to remove all conditions.
-	keepMost = time.Minute
 )
-
-// keeperPause is the pause of a node whose last write failed.
-type keeperPause struct {
-	until  time.Time
-	length time.Duration
-}
 
 // States returns the states of all nodes that the fault map knows. An error means that they are unknown now.
 type States func(ctx context.Context) (map[fault.NodeID]NodeState, error)
@@ -54,8 +41,7 @@ type keeper struct {
 	leave   time.Duration
 	missing map[string]time.Time // nodes with kept conditions that the map lacks, since when
 	sent    map[string]sentWrite
-	paused  map[string]keeperPause // nodes whose last write failed
-	failed  string                 // the node of the last failed round's error
+	failing *retries
 
 	evidence Evidence // nil: not needed
 
@@ -112,7 +98,7 @@ func (e *Executor) newKeeper(states States, evidence Evidence) *keeper {
 	c = c.Filled()
 	return &keeper{
 		e: e, plan: keeping{types: c.Types, heartbeat: c.Heartbeat.D()}, states: states, every: keepEvery, leave: keepLeave,
-		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, paused: map[string]keeperPause{}, evidence: evidence,
+		missing: map[string]time.Time{}, sent: map[string]sentWrite{}, failing: newRetries(), evidence: evidence,
 		nodes: map[string]*keptNode{}, names: map[fault.NodeID][]string{}, shared: map[fault.NodeID]bool{},
 		renewed: map[fault.NodeID][]response.OutsideCondition{},
 	}
@@ -207,44 +193,36 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	if !keeps {
 		return
 	}
-	said, pause := "", k.every
+	pause := k.every
 	for wait(ctx, pause) {
 		whole, err := k.round(ctx)
-		if pause = min(2*pause, keepFirst); whole { // a node that failed has a pause
+		if ctx.Err() != nil || errors.Is(err, executor.ErrStale) {
+			return
+		}
+		if pause = min(2*pause, retryFirst); whole { // a node that failed has a pause
 			pause = k.every
 		}
-		switch {
-		case err == nil:
-			if len(k.paused) == 0 {
-				said = ""
-			}
-		case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
-			return
-		default:
-			if why := strings.ReplaceAll(err.Error(), k.failed, ""); why != said { // the same reason once, for all nodes
-				said = why
-				k.e.log.Warn("cannot keep the conditions of nodes: trying again", "err", err)
-			}
+		for _, err := range k.failing.news(err) {
+			k.e.log.Warn("cannot keep the conditions of nodes: trying again", "err", err)
 		}
 	}
 }
 
 // round writes the pending changes of nodes, as many as the rate allows until the next round. If a write fails, its node pauses, the others
-// go on, and round returns the first error at its end. It ends early after two failures in a row that are no refusals, because the API
-// server may be dead, after a 429, and if this replica may not write. whole is then true only if the last node had failed before: such
-// nodes come last, so all others had their turn. After a 429 the node pauses too: the answer may be a webhook's.
+// go on. It ends early after two failures in a row that are no refusals, because the API server may be dead, after a 429, and with an error
+// if this replica may not write. whole is then true only if the last node had failed before: such nodes come last, so all others had their
+// turn. After a 429 the node pauses too: the answer may be a webhook's.
 func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	states, err := k.states(ctx)
 	if err != nil {
 		return true, nil //nolint:nilerr // the map is not known yet: nothing is wrong with Kubernetes
 	}
-	var first error
 	inRow := 0
 	for _, w := range k.needed(states, time.Now()) {
 		k.sent[w.node.name] = sentWrite{w.node.version, time.Now()}
 		err := k.e.c.keep(ctx, w)
 		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // somebody else was faster: the watch tells
-			delete(k.paused, w.node.name)
+			k.failing.succeeded(w.node.name)
 			inRow = 0
 			continue
 		}
@@ -252,25 +230,16 @@ func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 		if errors.Is(err, errNotSent) || ctx.Err() != nil { // no fault of the node
 			return false, err
 		}
-		_, before := k.paused[w.node.name]
-		k.pause(w.node.name, time.Now())
-		if first == nil {
-			first, k.failed = err, w.node.name
-		}
+		before := k.failing.has(w.node.name)
+		k.failing.failed(w.node.name, err, time.Now())
 		if inRow++; refused(err) { // of this node, as by a webhook
 			inRow = 0
 		}
 		if inRow == 2 || busy(err) {
-			return before, first // such nodes come last
+			return before, nil // such nodes come last
 		}
 	}
-	return true, first
-}
-
-// pause makes a node wait after a failed write.
-func (k *keeper) pause(name string, now time.Time) {
-	length := min(max(keepFirst, 2*k.paused[name].length), keepMost)
-	k.paused[name] = keeperPause{now.Add(length), length}
+	return true, nil
 }
 
 // needed returns the next writes: first those that change more than heartbeats, then by the age of the heartbeats. Nodes whose last write
@@ -286,7 +255,7 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 			delete(k.sent, name)
 		}
 	}
-	maps.DeleteFunc(k.paused, func(name string, _ keeperPause) bool { return k.nodes[name] == nil })
+	k.failing.keep(func(name string) bool { return k.nodes[name] != nil })
 	var out []keepWrite
 	for name, n := range k.nodes {
 		var st *NodeState
@@ -298,13 +267,13 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 			continue
 		}
 		_, sent := k.sent[name]
-		if sent || now.Before(k.paused[name].until) {
+		if sent || now.Before(k.failing.until(name)) {
 			continue
 		}
 		if w, need := k.plan.plan(n, st, now); need {
 			out = append(out, w)
 		} else {
-			delete(k.paused, name)
+			k.failing.succeeded(name)
 		}
 	}
 	for name := range k.missing {
@@ -313,7 +282,7 @@ func (k *keeper) needed(states map[fault.NodeID]NodeState, now time.Time) []keep
 		}
 	}
 	slices.SortFunc(out, func(a, b keepWrite) int {
-		if d := k.paused[a.node.name].until.Compare(k.paused[b.node.name].until); d != 0 { // zero without a failure
+		if d := k.failing.until(a.node.name).Compare(k.failing.until(b.node.name)); d != 0 { // zero without a failure
 			return d
 		}
 		if a.urgent != b.urgent {
@@ -357,7 +326,7 @@ func (c *client) keep(ctx context.Context, w keepWrite) error {
 func (e *Executor) removeKept(ctx context.Context, states States) {
 	removed, log := 0, e.log
 	without := map[fault.NodeID]bool{}
-	for pause := keepEvery; wait(ctx, pause); pause = min(2*pause, keepMost) {
+	for pause := keepEvery; wait(ctx, pause); pause = min(2*pause, retryMost) {
 		all, err := states(ctx)
 		if err != nil {
 			continue

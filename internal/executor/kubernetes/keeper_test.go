@@ -62,7 +62,7 @@ func keeperExecutor(t *testing.T, c config.KubernetesConditions) *Executor {
 	account := shipped(t, "keeper", "rbac", "rbac-conditions")
 	e := newExecutor(t, Config{Kubeconfig: kubeconfig(t, s.Addr, account), Conditions: &c}, nil)
 	eventually(t, func() bool {
-		_, err := e.c.listNodes(t.Context(), &keeper{e: e})
+		_, err := e.c.listNodes(t.Context(), e.c.follow, (&keeper{e: e}).page)
 		return err == nil
 	}, "nodes may be listed")
 	return e
@@ -225,7 +225,7 @@ func TestConditionsGoWhenTurnedOff(t *testing.T) {
 func TestKeptHeartbeatsArePaced(t *testing.T) {
 	k := &keeper{
 		e: &Executor{cfg: Config{}.Filled()}, plan: keeping{types: []string{"LofamoFault"}, heartbeat: 5 * time.Minute}, leave: keepLeave,
-		known: true, missing: map[string]time.Time{}, sent: map[string]sentWrite{}, nodes: map[string]*keptNode{},
+		known: true, missing: map[string]time.Time{}, sent: map[string]sentWrite{}, failing: newRetries(), nodes: map[string]*keptNode{},
 	}
 	states := map[fault.NodeID]NodeState{}
 	now := time.Unix(1_700_000_000, 0)

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,16 +157,19 @@ func (ended) Error() string { return "the attempt has ended" }
 func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) error {
 	failpoint.Hit(failpoint.KubernetesRead)
 	n, err := e.find(ctx, e.c.all, j.Target.Node)
+	if j.Undo {
+		err = e.confirmGone(ctx, j, err)
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, errGone) && j.Undo:
-		return ended{executor.Done("%v: nothing is left to put back", err)}
+		return ended{e.undoneByDeletion(j, err)}
 	case (errors.Is(err, errGone) || errors.Is(err, errNoName) || refused(err)) && !*sent:
 		return ended{executor.Unchanged("%v", err)}
 	default:
 		return err
 	}
-	open, err := e.stillOpen(ctx, overruled(n, j))
+	open, err := e.openOn(ctx, n, j)
 	if err != nil {
 		return err
 	}
@@ -190,6 +194,48 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	default:
 	}
 	return err
+}
+
+// confirmGone takes the error of an undo that cannot find its node, and returns errGone if the node is gone. With nodeLabel, it may have
+// lost its label instead, and this supervisor may never have seen its name. Such a node has the mark of the step.
+func (e *Executor) confirmGone(ctx context.Context, j executor.Job, err error) error {
+	if !errors.Is(err, errNoName) || e.cfg.NodeLabel == "" {
+		return err
+	}
+	key, has := markKey(j.Response, j.Step), ""
+	_, failed := e.c.listNodes(ctx, e.c.all, func(nodes []corev1.Node, _, _ bool) {
+		for i := range nodes {
+			if _, marked := marks(&nodes[i])[key]; marked {
+				has = nodes[i].Name
+			}
+		}
+	})
+	switch {
+	case failed != nil:
+		return failed
+	case has != "":
+		return fmt.Errorf("%w: %s has the mark of this step, and not the label", err, has)
+	default:
+		return fmt.Errorf("node %s, by label %s or by the mark of this step: %w", j.Target.Node, e.cfg.NodeLabel, errGone)
+	}
+}
+
+// undoneByDeletion returns the result of an undo whose node is gone, and logs it.
+func (e *Executor) undoneByDeletion(j executor.Job, err error) executor.Result {
+	e.log.Warn("undo of a deleted node: nothing is left to put back", "response", j.Response, "step", j.Step, "kind", j.Kind, "err", err)
+	return executor.Done("%v: nothing is left to put back", err)
+}
+
+// openOn returns which of the responses with marks on the node are open, as far as the job's plan needs that. If the store does not answer,
+// worn marks stay.
+func (e *Executor) openOn(ctx context.Context, n *corev1.Node, j executor.Job) (map[string]bool, error) {
+	ids, marks := overruled(n, j), worn(n, j)
+	open, err := e.stillOpen(ctx, slices.Concat(ids, marks))
+	if err != nil && len(ids) == 0 {
+		e.log.Warn("marks of closed responses stay on the node", "node", n.Name, "err", err)
+		return nil, nil //nolint:nilnil // nothing that the step needs
+	}
+	return open, err
 }
 
 // stillOpen returns which of the responses are open.
@@ -257,14 +303,12 @@ func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.
 // findLabelled finds the node by its label. It tries the last known name first: one object instead of a list.
 func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	key := e.cfg.NodeLabel
-	last, known := e.names.Load(id)
-	gone := false
-	if known {
+	if last, known := e.names.Load(id); known {
 		n, err := e.c.node(ctx, p, last.(string))
-		switch gone = apierrors.IsNotFound(err); {
+		switch {
 		case err == nil && n.Labels[key] == string(id):
 			return n, nil
-		case err != nil && !gone:
+		case err != nil && !apierrors.IsNotFound(err):
 			return nil, err
 		}
 	}
@@ -272,8 +316,6 @@ func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (
 	switch {
 	case err != nil:
 		return nil, err
-	case len(list) == 0 && gone:
-		return nil, fmt.Errorf("node %s, by label %s last %s: %w", id, key, last, errGone)
 	case len(list) == 0:
 		return nil, fmt.Errorf("node %s, by label %s: %w: want one that has it", id, key, errNoName)
 	case len(list) > 1:

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -8,7 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -29,6 +32,7 @@ type mark struct {
 	Message string    `json:"message,omitempty"`
 	Grave   int       `json:"grave,omitempty"` // severity: the fault's state; the most severe mark gives the reason
 	At      time.Time `json:"at,omitzero"`     // time of the change
+	UID     types.UID `json:"uid,omitempty"`   // of the node; "": an earlier version has set the mark
 
 	text string // as on the node
 }
@@ -44,11 +48,23 @@ func (m mark) encode() string {
 	return string(b)
 }
 
+// job returns a job with the claim of the mark.
+func (m mark) job() executor.Job {
+	p := map[string]string{"key": m.Key, "value": m.Value, "effect": string(m.Effect), "type": m.Type}
+	return executor.Job{Effect: response.Effect{Kind: m.Kind, Parameters: p}}
+}
+
+// compare orders marks of one claim: those that own the state, the most severe, the oldest.
+func (m mark) compare(o mark) int {
+	return cmp.Or(btoi(o.Own)-btoi(m.Own), o.Grave-m.Grave, m.At.Compare(o.At), strings.Compare(m.text, o.text))
+}
+
 // status reports whether the mark is written with the node's status. All others are written with the node, including
 // unreadable marks, which stay unchanged.
 func (m mark) status() bool { return m.Kind == response.KubernetesCondition }
 
-// marks returns the marks of a node by annotation. For an unreadable mark only the text is set.
+// marks returns the marks of a node by annotation. For an unreadable mark only the text is set. Marks of another node do not count:
+// somebody may have made this one from a copy.
 func marks(n *corev1.Node) map[string]mark {
 	out := map[string]mark{}
 	for k, v := range n.Annotations {
@@ -59,8 +75,9 @@ func marks(n *corev1.Node) map[string]mark {
 		if json.Unmarshal([]byte(v), &m) != nil {
 			m = mark{}
 		}
-		m.text = v
-		out[k] = m
+		if m.text = v; m.UID == "" || m.UID == n.UID {
+			out[k] = m
+		}
 	}
 	return out
 }

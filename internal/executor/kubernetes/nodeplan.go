@@ -24,7 +24,7 @@ import (
 //
 //	lofamo.io/token: "41"                 the highest token that has written; a lower one is refused
 //	lofamo.io/attempt: r41-7/0/2          response, step and attempt of the last write
-//	lofamo.io/did-r41-7.0: {"kind":…}     the mark: this step of this response is done and not undone
+//	lofamo.io/did-r41-7.0: {"kind":…}     the mark: this step of this response is done and not undone. It has the node's UID
 //
 // The write is conditional on the resourceVersion that was read. So if two writers have read the same version, one is
 // refused. A delayed write of an earlier attempt cannot take effect after a later attempt has ended, even if the later
@@ -48,7 +48,8 @@ import (
 // restores the state (overrule). The same step, repeated, does not report itself as done (lost). When that response
 // ends, the decision no longer applies: a new fault is a new reason. A response that is closed without an undo leaves
 // its effect to a person, and its claim lasts as long as the effect: an undo by another response does not remove it.
-// Once overruled, such a claim has no effect, and the next write removes its mark.
+// Once overruled, such a claim has no effect, and the next write of that sort removes its mark (tidy). If many closed
+// responses claim the same, the marks of all but one are removed too.
 
 // fieldManager is the field manager of all our writes.
 const fieldManager = "lofamo"
@@ -95,7 +96,7 @@ func newStep(n *corev1.Node, j executor.Job, now time.Time) *planned {
 	return s
 }
 
-// nextPlan returns the attempt's plan for the node. open says which of the responses returned by overruled are open.
+// nextPlan returns the attempt's plan for the node. open says which of the responses returned by overruled and worn are open.
 func nextPlan(n *corev1.Node, j executor.Job, open map[string]bool, now time.Time) plan {
 	if r, refused := fencedNode(n, j.Token); refused {
 		return ends(r)
@@ -104,12 +105,16 @@ func nextPlan(n *corev1.Node, j executor.Job, open map[string]bool, now time.Tim
 		return ends(executor.Done("it was written")) // by this attempt, which has not seen the answer
 	}
 	s := newStep(n, j, now)
+	if _, copied := n.Annotations[s.key]; copied && s.mine == nil && j.Undo {
+		return ends(executor.Done("node %s: the mark of this step is of a deleted node, of which this one is a copy: left alone", n.Name))
+	}
 	if r, refused := s.overrule(open); refused {
 		return ends(r)
 	}
 	if r, refused := s.lost(); refused {
 		return ends(r)
 	}
+	s.tidy(open)
 	switch j.Kind {
 	case response.KubernetesCondition:
 		return s.condition()
@@ -149,7 +154,7 @@ func markStands(n *corev1.Node, j executor.Job) (executor.Result, bool) {
 	if r, refused := fencedNode(n, j.Token); refused {
 		return r, false
 	}
-	if _, ok := n.Annotations[markKey(j.Response, j.Step)]; !ok {
+	if _, ok := marks(n)[markKey(j.Response, j.Step)]; !ok {
 		return executor.Partly("node %s: its mark of this step was removed", n.Name), false
 	}
 	return executor.Result{}, true
@@ -199,7 +204,7 @@ func (s *planned) write(w *nodeWrite, body map[string]any, r executor.Result) pl
 }
 
 // put adds the step's own mark, and unmark removes it.
-func (s *planned) put(m mark) { m.text = m.encode(); s.all[s.key] = m }
+func (s *planned) put(m mark) { m.UID = s.n.UID; m.text = m.encode(); s.all[s.key] = m }
 func (s *planned) unmark()    { delete(s.all, s.key) }
 
 // others returns the sorted annotations of other steps' marks for which so is true.

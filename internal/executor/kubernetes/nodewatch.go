@@ -38,7 +38,7 @@ func (c *client) followNodes(ctx context.Context, to nodeFollower, log *slog.Log
 	said, pause := "", followFirst
 	for {
 		begin := time.Now()
-		version, err := c.listNodes(ctx, to)
+		version, err := c.listNodes(ctx, c.follow, to.page)
 		for err == nil {
 			was, at := version, time.Now()
 			if version, err = c.watchNodes(ctx, was, to); err == nil && version == was && time.Since(at) < watchLeast {
@@ -61,19 +61,19 @@ func (c *client) followNodes(ctx context.Context, to nodeFollower, log *slog.Log
 	}
 }
 
-// listNodes passes all nodes on, page by page, and returns the version to watch from.
-func (c *client) listNodes(ctx context.Context, to nodeFollower) (version string, err error) {
+// listNodes passes all nodes on, page by page as in nodeFollower, and returns the version to watch from.
+func (c *client) listNodes(ctx context.Context, p *pace, page func(nodes []corev1.Node, first, last bool)) (version string, err error) {
 	for next, first := "", true; ; first = false {
 		l := &corev1.NodeList{}
 		r := c.api.Get().Resource("nodes").Param("limit", fmt.Sprint(nodesPage))
 		if next != "" {
 			r = r.Param("continue", next)
 		}
-		if err := c.read(ctx, c.follow, r, l); err != nil {
+		if err := c.read(ctx, p, r, l); err != nil {
 			return "", fmt.Errorf("list nodes: %w", err)
 		}
 		next = l.Continue
-		to.page(l.Items, first, next == "")
+		page(l.Items, first, next == "")
 		if next == "" {
 			return l.ResourceVersion, nil
 		}

@@ -233,6 +233,11 @@ func (s *story) undo(id string) {
 			s.t.Fatalf("undo of %s: %+v", id, r)
 		}
 		delete(s.claims, markKey(id, n))
+		for key := range s.claims { // dead ones
+			if !s.there && !s.reg.open[ofMark(key)] {
+				delete(s.claims, key)
+			}
+		}
 		if s.there && s.ours && len(s.claims) == 0 {
 			s.there, s.ours = false, false
 		}

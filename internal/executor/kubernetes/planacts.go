@@ -130,7 +130,7 @@ func (s *planned) taint() plan {
 	t := taintOf(s.j)
 	list := s.n.Spec.Taints
 	at := slices.IndexFunc(list, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
-	m := mark{Kind: s.j.Kind, Policy: s.j.Policy, Key: t.Key, Value: t.Value, Effect: t.Effect, At: s.stampTime()}
+	m := mark{Kind: s.j.Kind, Policy: s.j.Policy, Key: t.Key, Value: t.Value, Effect: t.Effect, At: s.stampTime(), UID: s.n.UID}
 	switch {
 	case s.mine != nil:
 		return s.mergeTaints(nil, s.mine.text, "an earlier attempt had done it")

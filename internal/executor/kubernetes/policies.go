@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,8 +70,7 @@ type Policies struct {
 	writing time.Duration // policiesWrite; another one in tests
 	r       *resource
 	log     *slog.Logger
-	said    string
-	failed  string // the last object whose status could not be written
+	failing *retries // objects whose status could not be written
 }
 
 // NewPolicies returns the follower of all FaultPolicy objects in the configured namespace.
@@ -86,7 +84,7 @@ func NewPolicies(cfg config.KubernetesObjects, keep KeepPolicies, log *slog.Logg
 
 func newPolicies(cfg config.KubernetesObjects, c *client, keep KeepPolicies, log *slog.Logger) *Policies {
 	r := newResource(c, cfg.Namespace, "faultpolicies", "FaultPolicy", "", maxPolicies, log)
-	return &Policies{keep: keep, writing: policiesWrite, r: r, log: log}
+	return &Policies{keep: keep, writing: policiesWrite, r: r, log: log, failing: newRetries()}
 }
 
 // Run follows the objects until ctx ends, with follow in a goroutine of its own. A replica that leads again runs it again.
@@ -126,56 +124,50 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 			list = append(list, FaultPolicy{Name: name, Spec: o.Spec, Large: o.large})
 		}
 	}
-	standing, more, firstErr := p.keep(ctx, list, !over)
-	unwritten, err := p.writeAll(ctx, have, standing, turn, now)
-	if firstErr == nil {
-		firstErr = err
+	standing, more, keepErr := p.keep(ctx, list, !over)
+	unwritten := p.writeAll(ctx, have, standing, turn, now)
+	if ctx.Err() != nil {
+		return false
 	}
-	if over && firstErr == nil {
-		firstErr = fmt.Errorf("there are more than %d FaultPolicy objects: some have no effect, and no policy is withdrawn", maxPolicies)
+	var overErr error
+	if over {
+		overErr = fmt.Errorf("there are more than %d FaultPolicy objects: some have no effect, and no policy is withdrawn", maxPolicies)
 	}
-	if firstErr == nil {
-		p.said = ""
-	} else if why := strings.ReplaceAll(firstErr.Error(), p.failed, ""); ctx.Err() == nil && why != p.said { // once for all objects
-		p.said = why
-		p.log.Warn("apply FaultPolicy objects: failed, retrying", "err", firstErr)
+	if news := p.failing.news(keepErr, overErr); len(news) > 0 {
+		p.log.Warn("apply FaultPolicy objects: failed, retrying", "objects", len(p.failing.of), "err", listed(news))
 	}
 	return more || unwritten
 }
 
-// writeAll updates each object's status that differs from its standing. It ends early so that withdrawals do not wait: if the API server
-// does not work, after policiesWrite, or when an object has changed since turn. unwritten asks for another pass at once. It begins after
-// the object whose status failed last, because a webhook may deny the status of a single object each time.
+// writeAll updates each object's status that differs from its standing. An object whose status cannot be written pauses, because a webhook
+// may deny or delay the status of a single object each time. writeAll ends early so that withdrawals do not wait: after policiesWrite, or
+// when an object has changed since turn. unwritten asks for another pass at once.
 func (p *Policies) writeAll(ctx context.Context, have map[string]object, standing map[string]PolicyStanding, turn int, now time.Time) (
-	unwritten bool, firstErr error) {
+	unwritten bool) {
 	begin, writes := time.Now(), 0
+	p.failing.keep(func(name string) bool { _, stands := standing[name]; return stands })
 	names := slices.Sorted(maps.Keys(standing))
-	next, found := slices.BinarySearch(names, p.failed)
-	if found {
-		next++
-	}
-	for _, name := range slices.Concat(names[next:], names[:next]) {
+	slices.SortStableFunc(names, func(a, b string) int { return p.failing.until(a).Compare(p.failing.until(b)) })
+	for _, name := range names {
 		want, differs := pendingStatus(have[name], standing[name], now)
 		if !differs {
+			p.failing.succeeded(name)
+		}
+		if !differs || now.Before(p.failing.until(name)) {
 			continue
 		}
 		if ctx.Err() != nil || writes > 0 && (time.Since(begin) >= p.writing || p.r.turn() != turn) {
-			return true, firstErr
+			return true
 		}
 		writes++
 		err := p.r.applyStatus(ctx, have[name], want)
 		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // the watch brings the change
-			continue
-		}
-		p.failed = name
-		if firstErr == nil {
-			firstErr = err
-		}
-		if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) { // it may refuse all of them: the next pass tries again
-			return false, firstErr
+			p.failing.succeeded(name)
+		} else if ctx.Err() == nil {
+			p.failing.failed(name, err, time.Now())
 		}
 	}
-	return false, firstErr
+	return false
 }
 
 // pendingStatus returns the wanted status of an object, and whether the present one differs.

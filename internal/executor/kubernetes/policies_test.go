@@ -178,8 +178,8 @@ func TestPoliciesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.pass(t.Context(), time.Now())
-	if names, complete, _ := s.last(); names != "a b" || complete || !strings.Contains(p.said, "more than 250") {
-		t.Errorf("%q, complete %v, said %q", names, complete, p.said)
+	if names, complete, _ := s.last(); names != "a b" || complete || !strings.Contains(reasons(p.failing), "more than 250") {
+		t.Errorf("%q, complete %v, said %q", names, complete, reasons(p.failing))
 	}
 	big, err := readObject([]byte(`{"metadata":{"name":"a"},"spec":{"match":"` + strings.Repeat("x", maxObjectPart) + `"}}`))
 	if err != nil {
@@ -267,8 +267,8 @@ func TestErrorOfTheStoreIsRetried(t *testing.T) {
 	if _, err := p.r.list(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if more := p.pass(t.Context(), time.Now()); !more || p.said != "no quorum" {
-		t.Errorf("more %v, said %q", more, p.said)
+	if more := p.pass(t.Context(), time.Now()); !more || reasons(p.failing) != "no quorum" {
+		t.Errorf("more %v, said %q", more, reasons(p.failing))
 	}
 	if got := acceptedOf(t, ns, "a"); got != "" {
 		t.Errorf("status %q: want none", got)

@@ -144,8 +144,8 @@ func (d *remediating) unmarkOnce(ctx context.Context) error {
 	j := d.j
 	j.Undo = true
 	n, err := d.e.find(ctx, d.e.c.all, j.Target.Node)
-	if errors.Is(err, errGone) {
-		return ended{executor.Done("it is gone, with its mark")}
+	if err = d.e.confirmGone(ctx, j, err); errors.Is(err, errGone) {
+		return ended{d.e.undoneByDeletion(j, err)}
 	}
 	if err != nil {
 		return endIfRefused(err)
@@ -349,7 +349,7 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 // begun, apart from one that has passed the check of the token just before. The API server drops it after the time that it names.
 func (d *remediating) late(n *corev1.Node, at time.Time) error {
 	key := markKey(d.j.Response, d.j.Step)
-	if _, marked := n.Annotations[key]; !marked {
+	if _, marked := marks(n)[key]; !marked {
 		return nil
 	}
 	first, _ := d.e.absent.LoadOrStore(key, time.Now())

@@ -326,7 +326,12 @@ func (r *resource) send(ctx context.Context, req *rest.Request) ([]byte, error) 
 	}
 	one, cancel := context.WithTimeout(ctx, r.c.timeout)
 	defer cancel()
-	b, err := req.MaxRetries(0).Do(one).Raw()
+	res := req.MaxRetries(0).Do(one)
+	err := res.Error() // with the server's words, which Raw leaves out
+	var b []byte
+	if err == nil {
+		b, err = res.Raw()
+	}
 	if err != nil && one.Err() != nil && ctx.Err() == nil {
 		err = fmt.Errorf("no answer within %s: %w", r.c.timeout, err)
 	}

@@ -132,8 +132,8 @@ func TestRefusedNodeStopsNoOther(t *testing.T) {
 	k.page([]corev1.Node{labelledNode("a", "", "A"), labelledNode("b", "", "A"), labelledNode("c", "", "A"), labelledNode("d", "", "A")},
 		true, true)
 	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
-	if _, err := k.round(ctx); err == nil {
-		t.Error("a refusal is no error")
+	if _, err := k.round(ctx); err != nil || len(k.failing.of) != 3 {
+		t.Errorf("%v, failing %v: want three nodes", err, k.failing.of)
 	}
 	if _, err := k.round(ctx); err != nil { // nothing is left to write
 		t.Error(err)
@@ -165,8 +165,8 @@ func TestFailingNodeStopsNoOther(t *testing.T) {
 	k := (&Executor{cfg: Config{}.Filled(), c: c}).newKeeper(m.get, nil)
 	k.page([]corev1.Node{agedNode("a", 2*time.Hour), agedNode("b", time.Hour)}, true, true)
 	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
-	if whole, err := k.round(ctx); err == nil || !whole {
-		t.Errorf("whole round %t, %v: want a whole one, and an error", whole, err)
+	if whole, err := k.round(ctx); err != nil || !whole || len(k.failing.of) != 1 {
+		t.Errorf("whole round %t, %v, failing %v: want a whole one, and a failing node", whole, err, k.failing.of)
 	}
 	if _, err := k.round(ctx); err != nil { // nothing is left to write
 		t.Error(err)
@@ -181,8 +181,8 @@ func TestFailingNodeIsTriedAgainLaterAndLater(t *testing.T) {
 	k := (&Executor{cfg: Config{}.Filled()}).newKeeper(nil, nil)
 	now := time.Unix(1000, 0)
 	for _, want := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute} {
-		k.pause("a", now)
-		if got := k.paused["a"].until.Sub(now); got != want {
+		k.failing.failed("a", errors.New("no"), now)
+		if got := k.failing.until("a").Sub(now); got != want {
 			t.Errorf("paused for %s: want %s", got, want)
 		}
 	}
@@ -201,8 +201,8 @@ func TestDeadServerCostsTwoRequestsARound(t *testing.T) {
 	k.page(nodes, true, true)
 	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
 	for _, want := range []map[string]int{{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1, "d": 1}} {
-		if whole, err := k.round(ctx); err == nil || whole {
-			t.Errorf("whole round %t, %v: want the first part of one, and an error", whole, err)
+		if whole, err := k.round(ctx); err != nil || whole || len(k.failing.of) == 0 {
+			t.Errorf("whole round %t, %v, failing %v: want the first part of one, and failing nodes", whole, err, k.failing.of)
 		}
 		if got := writes(); !maps.Equal(got, want) {
 			t.Errorf("writes %v: want %v", got, want)
@@ -222,7 +222,7 @@ func TestStaleLeaderPausesNoNode(t *testing.T) {
 	if _, err := k.round(ctx); !errors.Is(err, executor.ErrStale) {
 		t.Errorf("error %v: want that of the fence", err)
 	}
-	if got := writes(); len(got) > 0 || asked != 1 || len(k.paused) > 0 {
-		t.Errorf("writes %v, %d questions, paused nodes %v: want one question", got, asked, k.paused)
+	if got := writes(); len(got) > 0 || asked != 1 || len(k.failing.of) > 0 {
+		t.Errorf("writes %v, %d questions, paused nodes %v: want one question", got, asked, k.failing.of)
 	}
 }

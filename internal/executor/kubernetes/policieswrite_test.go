@@ -1,0 +1,167 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// memoryPolicies is an API server of FaultPolicy objects in memory, for tests in a bubble. Its watch is silent.
+type memoryPolicies struct {
+	answer func(ctx context.Context, name string) int // the code of the answer to a write of a status; 0: none
+
+	mu      sync.Mutex
+	objects map[string]map[string]any
+	writes  map[string]int
+}
+
+// CloseIdleConnections implements the interface that client-go looks for.
+func (*memoryPolicies) CloseIdleConnections() {}
+
+func (m *memoryPolicies) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet {
+		body, _ := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = body.Close() })
+		return jsonAnswer(http.StatusOK, body), nil
+	}
+	name := path.Base(path.Dir(r.URL.Path)) // of …/faultpolicies/NAME/status
+	m.mu.Lock()
+	m.writes[name]++
+	m.mu.Unlock()
+	switch code := m.answer(r.Context(), name); code {
+	case http.StatusOK:
+	case 0:
+		return nil, context.Cause(r.Context())
+	default:
+		return jsonAnswer(code, asBody(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+			"message": fmt.Sprintf("faultpolicies %q: denied with %d", name, code)})), nil
+	}
+	var given map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&given); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.objects[name]["status"] = given["status"]
+	m.objects[name]["metadata"].(map[string]any)["resourceVersion"] = "2"
+	return jsonAnswer(http.StatusOK, asBody(m.objects[name])), nil
+}
+
+// without returns the names of objects without a status.
+func (m *memoryPolicies) without() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for name := range m.objects {
+		if m.objects[name]["status"] == nil {
+			out = append(out, name)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// policiesInMemory returns a follower that has read n objects: p-000, p-001, and so on.
+func policiesInMemory(t *testing.T, s *memoryPolicies, n int, log io.Writer) *Policies {
+	t.Helper()
+	k := Config{}.Filled()
+	k.QPS, k.Burst = objectsQPS, objectsBurst
+	c, err := newClient(k, &rest.Config{Host: "http://memory", Transport: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.objects, s.writes = map[string]map[string]any{}, map[string]int{}
+	p := newPolicies(config.KubernetesObjects{Namespace: "a"}, c, (&policyStore{}).keep, slog.New(slog.NewTextHandler(log, nil)))
+	p.r.synced = true
+	for i := range n {
+		name := fmt.Sprintf("p-%03d", i)
+		s.objects[name] = map[string]any{"metadata": map[string]any{"name": name, "uid": "u-" + name, "resourceVersion": "1"}}
+		p.r.objects[name] = object{Metadata: objectMeta{Name: name, UID: types.UID("u-" + name), ResourceVersion: "1"}}
+	}
+	return p
+}
+
+// TestDeniedStatusesAreReportedTogether: one pass writes the statuses of all objects that the API server does not refuse, and reports the
+// refusals together, once. The refused ones are tried again later.
+func TestDeniedStatusesAreReportedTogether(t *testing.T) {
+	codes := map[string]int{"p-001": http.StatusForbidden, "p-004": http.StatusInternalServerError, "p-006": http.StatusTooManyRequests,
+		"p-007": http.StatusForbidden}
+	synctest.Test(t, func(t *testing.T) {
+		s := &memoryPolicies{answer: func(_ context.Context, name string) int {
+			if code, denied := codes[name]; denied {
+				return code
+			}
+			return http.StatusOK
+		}}
+		var log bytes.Buffer
+		p := policiesInMemory(t, s, 10, &log)
+		if more := p.pass(t.Context(), time.Now()); more {
+			t.Error("refusals ask for another pass at once")
+		}
+		if got := s.without(); len(strings.Fields(got)) != len(codes) {
+			t.Errorf("without a status are %s: want the four that are denied", got)
+		}
+		for range 60 {
+			time.Sleep(policiesLook)
+			p.pass(t.Context(), time.Now())
+		}
+		said := log.String()
+		if strings.Count(said, "\n") != 1 || !strings.Contains(said, "denied with 403") || !strings.Contains(said, "denied with 500") ||
+			!strings.Contains(said, "denied with 429") {
+			t.Errorf("want one line with all three reasons:\n%s", said)
+		}
+		if n := s.writes["p-001"]; n < 9 || n > 20 {
+			t.Errorf("%d tries in ten minutes: want one a minute, and a few at first", n)
+		}
+		codes = nil
+		time.Sleep(retryMost)
+		p.pass(t.Context(), time.Now())
+		if got := s.without(); got != "" {
+			t.Errorf("without a status are %s: want none", got)
+		}
+	})
+}
+
+// TestHangingStatusesDelayNoOther: statuses whose writes get no answer delay the others by seconds, and no pass for long: withdrawals are
+// part of it.
+func TestHangingStatusesDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &memoryPolicies{answer: func(ctx context.Context, name string) int {
+			if name < "p-005" {
+				<-ctx.Done()
+				return 0
+			}
+			return http.StatusOK
+		}}
+		p := policiesInMemory(t, s, 100, io.Discard)
+		begin, hanging := time.Now(), func() bool { return len(strings.Fields(s.without())) == 5 }
+		for !hanging() && time.Since(begin) < time.Hour {
+			start := time.Now()
+			more := p.pass(t.Context(), start)
+			if took := time.Since(start); took > policiesWrite+p.r.c.timeout {
+				t.Errorf("a pass has taken %s", took)
+			}
+			if !more {
+				time.Sleep(policiesLook)
+			}
+			time.Sleep(policiesEvery)
+		}
+		if took := time.Since(begin); took > time.Minute {
+			t.Errorf("all others have a status after %s: want a minute", took)
+		}
+	})
+}

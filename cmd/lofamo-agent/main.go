@@ -51,7 +51,8 @@ var errUsage = errors.New("usage")
 type finalError struct{ error }
 
 // execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a refused command line or
-// configuration. If the daemon has started this process, or if it is a daemon that should stay down, the code for a refusal is 78.
+// configuration. For a daemon that should stay down, the code for a refusal is 78. For a half that its daemon has started, it is 78, or 66
+// if a file that may be replaced is the reason.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ, stderr)
 	root.SetArgs(args)
@@ -68,7 +69,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	case errors.As(err, &final):
 		return half.ExitRefused
 	case errors.Is(err, errUsage) || errors.As(err, &bad):
-		return daemon.RefusalCode(environ)
+		return daemon.RefusalCode(environ, err)
 	}
 	return 1
 }
@@ -142,10 +143,10 @@ func (o *options) runCommand() *cobra.Command {
 			"process is killed; the next one adopts them. If each half has a container, run this in both, with --half.\n\n" +
 			"With --join, or join in the configuration, a machine without certificates becomes a node: it enrols with a token,\n" +
 			"gets its certificates, and a place in the torus. It needs the token only once.\n\n" +
-			"Exit codes: 0 after a stop, 1 for a failure, 2 for a refused command line or configuration. 78 is a refused\n" +
-			"configuration for which a restart cannot help: the reason lies in no certificate or other file that it names, every\n" +
-			"file could be read, and no half runs that the next daemon could adopt. The packages' units stay down after 78\n" +
-			"until a person starts them.",
+			"Exit codes: 0 after a stop, 1 for a failure, 2 for a refused command line or configuration. 78 is a refusal\n" +
+			"for which a restart cannot help: the reason lies in no certificate or other file that the configuration names,\n" +
+			"every file could be read, and no half runs that the next daemon could adopt. The packages' units stay down after\n" +
+			"78 until a person starts them.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			err := o.run(c.Context())
@@ -175,6 +176,9 @@ func (o *options) runCommand() *cobra.Command {
 func (o *options) run(ctx context.Context) error {
 	restart, err := daemon.ParseRestart(o.restart)
 	if err != nil {
+		return fmt.Errorf("%w: --%w", errUsage, err)
+	}
+	if _, err := half.ParseScheduling(o.scheduling); err != nil {
 		return fmt.Errorf("%w: --%w", errUsage, err)
 	}
 	cfg, later, err := o.enrolled(ctx)
@@ -216,6 +220,9 @@ func (o *options) run(ctx context.Context) error {
 func (o *options) final(err error) bool {
 	of, bad := parseHalf(o.half)
 	dir, unknown := config.AgentStateDir(o.config, o.environ)
+	if errors.Is(err, errUsage) { // a service manager would repeat the command line
+		err = &half.ConfigError{Err: err}
+	}
 	return bad == nil && unknown == nil && daemon.Final(err, dir, of)
 }
 
@@ -331,6 +338,9 @@ func (o *options) configCommand() *cobra.Command {
 			if err := half.Check(cfg); err != nil {
 				return err
 			}
+			if err := half.CheckHalf(cfg, only(cfg)); err != nil {
+				return err
+			}
 			if err := cfg.SharedAddresses(); err != nil {
 				return &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
 			}
@@ -351,6 +361,14 @@ func (o *options) configCommand() *cobra.Command {
 		},
 	})
 	return c
+}
+
+// only returns the half that a window leaves on this kernel; 0: both halves may run here.
+func only(cfg config.Agent) fault.Half {
+	if cfg.Window.Zero() {
+		return 0
+	}
+	return cfg.HalvesHere()[0]
 }
 
 // placeOf is a node's place, in words.

@@ -19,9 +19,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
@@ -202,7 +205,6 @@ func TestRefusedCommandLines(t *testing.T) {
 		{[]string{"fly"}, []string{"fly"}},
 		{[]string{"config"}, []string{"config: want config check FILE"}},
 		{[]string{"config", "check"}, []string{"config check: FILE is missing"}},
-		{[]string{"run", "--config", file, "--restart", "sometimes"}, []string{"--restart", "sometimes", "always or never"}},
 		{[]string{"host", "--config", file, "--scheduling", "fast"}, []string{"--scheduling", "fast", "auto, prompt or default"}},
 		{[]string{"host", "--config", file, "--frequency", "7"}, []string{"--frequency"}},
 		{[]string{"host", "--config", file, "--log-level", "loud"}, []string{"log.level", "loud", "debug"}},
@@ -213,10 +215,38 @@ func TestRefusedCommandLines(t *testing.T) {
 	}
 }
 
-// The exit code of a half under a daemon distinguishes a refusal from a panic.
+// The exit code of a half under a daemon distinguishes a refusal from a panic, and a file that may appear from other reasons.
 func TestRefusalOfDaemonsHalf(t *testing.T) {
+	c := node(t)
+	file, spare := write(t, c, ""), c
+	spare.Spare, spare.Coord, spare.StateDir = true, "", filepath.Join(t.TempDir(), "state")
+	for name, l := range spare.Links {
+		spare.Links[name] = config.LinkAddr{Local: l.Local}
+	}
 	t.Setenv("LOFAMO_RECOVERY", "{}")
-	refusal(t, 78, []string{"absent", "no such file"}, "dnp", "--config", filepath.Join(t.TempDir(), "absent"))
+	refusal(t, 66, []string{"absent", "no such file"}, "dnp", "--config", filepath.Join(t.TempDir(), "absent"))
+	refusal(t, 78, []string{"loud"}, "dnp", "--config", file, "--log-level", "loud")
+	refusal(t, 66, []string{"without a place"}, "dnp", "--config", write(t, spare, "")) // the other half's daemon may get one
+}
+
+// TestDaemonRefusesWhatItsHalfWouldRefuse: otherwise its service manager would restart it for ever.
+func TestDaemonRefusesWhatItsHalfWouldRefuse(t *testing.T) {
+	c := node(t)
+	file := write(t, c, "")
+	refusal(t, 78, []string{"--restart", "sometimes", "always or never"}, "run", "--config", file, "--restart", "sometimes")
+	refusal(t, 78, []string{"--scheduling", "fast", "auto, prompt or default"}, "run", "--config", file, "--scheduling", "fast")
+
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := storage.PeerOrders().Save(c.StateDir, peers.State{Number: 7, Placed: true, Coord: grid.Coord{X: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	words := []string{"5,0,0", "2x1x1", storage.PeerOrders().Path(c.StateDir)}
+	refusal(t, 2, words, "config", "check", "--config", file)
+	refusal(t, 2, words, "host", "--config", file)
+	refusal(t, 78, words, "run", "--config", file)
+	refusal(t, 2, words, "run", "--half", "host", "--config", file) // the other half may get another order
 }
 
 // TestLogFileCannotBeOpened: halves run all the same.

@@ -39,7 +39,7 @@ recovery.restarts. Run it as root or as the user of the halves.`,
 			if err != nil {
 				return err
 			}
-			if err := half.Check(cfg); err != nil {
+			if err := errors.Join(half.Check(cfg), half.CheckHalf(cfg, only(cfg))); err != nil {
 				return err
 			}
 			halves := []fault.Half{fault.HalfDNP, fault.HalfHost}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
@@ -136,18 +137,24 @@ type HwmonConfig struct {
 // The four limits are those of the register map (seed 001 Table VI): alarm low, warning low, warning high, alarm high.
 // A value outside the inner two is SICK, outside the outer two FAILED. It controls nothing: no fan, no cap.
 type Hwmon struct {
-	cfg  HwmonConfig
-	kind kind
-	sys  source.Root
-	last map[string]fault.State // of each input, for the slack
-	seen bool                   // an input of the quantity has given a value
+	cfg   HwmonConfig
+	kind  kind
+	sys   source.Root
+	chips *chips
+	last  map[string]fault.State // of each input, for the slack
+	seen  bool                   // an input of the quantity has given a value
 
 	applied atomic.Pointer[Bounds] // of the input that decided the last reading
 }
 
-// NewHwmon returns the source.
+// NewHwmon returns the source. It lists the chips at each reading.
 func NewHwmon(cfg HwmonConfig) *Hwmon {
-	s := &Hwmon{cfg: cfg, kind: cfg.Quantity.kind(), sys: source.Root(cfg.Sysfs), last: map[string]fault.State{}}
+	return newHwmon(cfg, &chips{sys: source.Root(cfg.Sysfs), clock: time.Now})
+}
+
+// newHwmon returns a source that shares the list of chips with others.
+func newHwmon(cfg HwmonConfig, all *chips) *Hwmon {
+	s := &Hwmon{cfg: cfg, kind: cfg.Quantity.kind(), sys: source.Root(cfg.Sysfs), chips: all, last: map[string]fault.State{}}
 	s.applied.Store(&cfg.Bounds)
 	return s
 }

@@ -2,6 +2,7 @@ package sensor
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"strings"
 
@@ -16,51 +17,36 @@ const (
 // inputs reads all hwmon inputs of the quantity (Documentation/ABI/testing/sysfs-class-hwmon). It omits inputs that the
 // driver reports as absent; an unreadable input is an error beside the other inputs.
 func (s *Hwmon) inputs() ([]input, error) {
-	chips, err := s.sys.Glob(hwmonDir, "hwmon[0-9]*")
-	if err != nil {
-		return nil, err
-	}
+	chips, err := s.chips.list()
+	errs := []error{err}
 	var out []input
-	var errs []error
-	for _, chip := range chips {
-		name, err := s.sys.Text(hwmonDir, chip, "name")
-		if err != nil {
-			errs = append(errs, err)
+	for i := range chips {
+		if s.cfg.Chip != "" && s.cfg.Chip != chips[i].name {
 			continue
 		}
-		if s.cfg.Chip != "" && s.cfg.Chip != name {
-			continue
-		}
-		found, err := s.chipInputs(chip, name)
+		found, err := s.chipInputs(&chips[i])
 		out, errs = append(out, found...), append(errs, err)
 	}
 	return out, errors.Join(errs...)
 }
 
-func (s *Hwmon) chipInputs(chip, name string) ([]input, error) {
-	dir := hwmonDir + "/" + chip
-	files, err := s.sys.Glob(dir, s.kind.prefix+"[0-9]*_input")
-	if err != nil {
-		return nil, err
-	}
-	if s.cfg.Quantity == Power && len(files) == 0 {
-		// ACPI power meters give averages only.
-		if files, err = s.sys.Glob(dir, "power[0-9]*_average"); err != nil {
-			return nil, err
-		}
+func (s *Hwmon) chipInputs(c *chip) ([]input, error) {
+	files := c.inputs(s.kind.prefix, "_input")
+	if s.cfg.Quantity == Power && len(files) == 0 { // ACPI power meters give averages only
+		files = c.inputs(s.kind.prefix, "_average")
 	}
 	var out []input
 	var errs []error
 	for _, f := range files {
 		point := f[:strings.LastIndexByte(f, '_')]
-		label, err := s.sys.Text(dir, point+"_label")
-		if err != nil {
-			label = point // labels are optional
+		label := point
+		if l, ok := c.labels[point]; ok {
+			label = l
 		}
 		if !s.wanted(label, point) {
 			continue
 		}
-		in, ok, err := s.read(dir, point, f)
+		in, ok, err := s.read(c, point, f)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -69,7 +55,7 @@ func (s *Hwmon) chipInputs(chip, name string) ([]input, error) {
 			continue
 		}
 		s.seen = true
-		in.name, in.key = name+" "+label, chip+"/"+point
+		in.name, in.key = c.name+" "+label, c.dir+"/"+point
 		out = append(out, in)
 	}
 	return out, errors.Join(errs...)
@@ -77,12 +63,12 @@ func (s *Hwmon) chipInputs(chip, name string) ([]input, error) {
 
 // read reads one input and its limits. It returns false for an input that is disabled, or marked useless by its own
 // fault flag.
-func (s *Hwmon) read(dir, point, file string) (input, bool, error) {
+func (s *Hwmon) read(c *chip, point, file string) (input, bool, error) {
 	for _, flag := range []struct {
 		suffix string
 		off    int64
 	}{{"_enable", 0}, {"_fault", 1}} {
-		v, err := s.optional(dir, point+flag.suffix)
+		v, err := s.listed(c, point+flag.suffix)
 		if err != nil {
 			return input{}, false, err
 		}
@@ -90,7 +76,7 @@ func (s *Hwmon) read(dir, point, file string) (input, bool, error) {
 			return input{}, false, nil
 		}
 	}
-	v, err := s.optional(dir, file)
+	v, err := s.listed(c, file)
 	if err != nil || math.IsNaN(v) {
 		return input{}, false, err
 	}
@@ -99,7 +85,7 @@ func (s *Hwmon) read(dir, point, file string) (input, bool, error) {
 		suffix string
 		bound  *float64
 	}{{"_lcrit", &in.bounds.AlarmLow}, {"_min", &in.bounds.WarnLow}, {"_max", &in.bounds.WarnHigh}, {"_crit", &in.bounds.AlarmHigh}} {
-		v, err := s.optional(dir, point+l.suffix)
+		v, err := s.listed(c, point+l.suffix)
 		if err != nil {
 			return input{}, false, err
 		}
@@ -109,9 +95,25 @@ func (s *Hwmon) read(dir, point, file string) (input, bool, error) {
 	return in, true, nil
 }
 
+// listed is optional for a file of a chip. It opens only files that the chip has.
+func (s *Hwmon) listed(c *chip, file string) (float64, error) {
+	if !c.has(file) {
+		return math.NaN(), nil
+	}
+	v, err := s.sys.Int(c.dir, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.chips.forget()
+	}
+	return orNaN(v, err)
+}
+
 // optional reads a number that the driver may not have; it then returns NaN.
 func (s *Hwmon) optional(dir, file string) (float64, error) {
-	v, err := s.sys.Int(dir, file)
+	return orNaN(s.sys.Int(dir, file))
+}
+
+// orNaN returns NaN for a number that the driver does not have.
+func orNaN(v int64, err error) (float64, error) {
 	switch {
 	case err == nil:
 		return float64(v), nil

@@ -65,14 +65,15 @@ func DNPSources(cfg Config) ([]Source, error) {
 	if err := cfg.Validate(""); err != nil {
 		return nil, err
 	}
+	all := &chips{sys: source.Root(cfg.Sysfs), every: listEvery, clock: time.Now}
 	var out []Source
 	for _, q := range []struct {
 		quantity Quantity
 		cfg      ThresholdConfig
 	}{{Temperature, cfg.Temperature}, {Power, cfg.Power}, {Voltage, cfg.Voltage}} {
-		out = append(out, NewHwmon(HwmonConfig{
+		out = append(out, newHwmon(HwmonConfig{
 			Sysfs: cfg.Sysfs, Quantity: q.quantity, Chip: q.cfg.Chip, Label: q.cfg.Label, Bounds: bounds(q.cfg),
-		}))
+		}, all))
 	}
 	return out, nil
 }

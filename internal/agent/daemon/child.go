@@ -341,13 +341,8 @@ func (c *child) gone(cause halfcore.Cause) error {
 	p.close() // no other goroutine uses it any more
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
 	failed := cause.Kind == halfcore.Exited && cause.Code != 0
-	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == half.ExitRefused) {
-		err := fmt.Errorf("start the %s half: it %s", c.half, cause)
-		if cause.Code == half.ExitRefused {
-			// This daemon has accepted the configuration, so a file that it names is the reason. It may be whole again by now.
-			err = half.RefusedFile(errors.Join(err, half.Check(c.d.cfg.Agent)))
-		}
-		return err
+	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || half.Refused(cause.Code)) {
+		return c.refused(cause)
 	}
 	c.first = false
 	return c.step(recovery.Ended{Cause: cause})

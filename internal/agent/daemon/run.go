@@ -211,9 +211,20 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 // may help. only is the half that the daemon looks after; 0 means both.
 func Final(err error, stateDir string, only fault.Half) bool {
 	_, refused := errors.AsType[*half.ConfigError](err)
-	_, system := errors.AsType[unix.Errno](err)
-	_, file := errors.AsType[*half.FileError](err)
-	return refused && !system && !file && !goesOn(stateDir, RunConfig{Half: only}.halves())
+	return refused && !half.InFile(err) && !goesOn(stateDir, RunConfig{Half: only}.halves())
+}
+
+// refused returns why a half that did not even start ends the daemon.
+func (c *child) refused(cause halfcore.Cause) error {
+	err := fmt.Errorf("start the %s half: it %s", c.half, cause)
+	switch cause.Code {
+	case half.ExitRefused:
+		return &half.ConfigError{Err: errors.Join(fmt.Errorf("%w, a refused configuration: its log names the reason", err),
+			half.Check(c.d.cfg.Agent), half.CheckHalf(c.d.cfg.Agent, c.d.cfg.Half))}
+	case half.ExitRefusedFile:
+		return half.RefusedFile(errors.Join(fmt.Errorf("%w, a refused file: its log names the reason", err), half.Check(c.d.cfg.Agent)))
+	}
+	return err
 }
 
 // goesOn reports whether the daemon of these halves replaces one that was not asked to stop, or finds a half that another process
@@ -357,10 +368,13 @@ func serveChecks(ctx context.Context, cfg config.Agent) error {
 	return s.Serve(ctx, l)
 }
 
-// RefusalCode returns the exit code for a refused configuration or command line.
-func RefusalCode(environ []string) int {
-	if half.StartedByDaemon(environ) {
-		return half.ExitRefused
+// RefusalCode returns the exit code for a configuration or command line that is refused with err.
+func RefusalCode(environ []string, err error) int {
+	switch {
+	case !half.StartedByDaemon(environ):
+		return half.ExitConfig
+	case half.InFile(err):
+		return half.ExitRefusedFile
 	}
-	return half.ExitConfig
+	return half.ExitRefused
 }

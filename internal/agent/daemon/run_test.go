@@ -66,11 +66,13 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 		code  int
 		old   halfcore.RecoveryState // of the host half; 0: there is no history
 		fails bool
+		final bool // a restart of the daemon cannot help
 	}{
-		{"refused", half.ExitRefused, 0, true},
-		{"refused after a stop", half.ExitRefused, halfcore.Stopped, true},
-		{"refused, and a daemon was killed", half.ExitRefused, halfcore.Running, false},
-		{"panics", half.ExitConfig, 0, false},
+		{"refused", half.ExitRefused, 0, true, true},
+		{"refused after a stop", half.ExitRefused, halfcore.Stopped, true, true},
+		{"a file is refused", half.ExitRefusedFile, 0, true, false},
+		{"refused, and a daemon was killed", half.ExitRefused, halfcore.Running, false, false},
+		{"panics", half.ExitConfig, 0, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := agenttest.NodeConfig(t)
@@ -95,11 +97,11 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 			}()
 			if tc.fails {
 				err := <-done
-				if err == nil || !strings.Contains(err.Error(), "start the dnp half: it ended with code 78") {
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("start the dnp half: it ended with code %d", tc.code)) {
 					t.Errorf("%v", err)
 				}
-				if Final(err, cfg.StateDir, 0) {
-					t.Errorf("%v: the configuration is in order now, so a restart may help", err)
+				if got := Final(err, cfg.StateDir, 0); got != tc.final {
+					t.Errorf("%v: final %t, want %t", err, got, tc.final)
 				}
 				return
 			}

@@ -107,7 +107,7 @@ func (c *Common) Distrust() string {
 }
 
 // mayBlameCopy reports whether the copy may have caused an end of the half. A half that failed to start has not read
-// the copy. One that exited with code 1, ExitRefused or ExitMemory has named another cause; a panic exits with code 2. A SIGKILL,
+// the copy. One that exited with code 1, ExitMemory or a refusal has named another cause; a panic exits with code 2. A SIGKILL,
 // or a stop that makes the half hang, may come from outside at any moment, even several times in a row. The copy gets
 // the blame for these only once the daemon gave up the half.
 func mayBlameCopy(c halfcore.Cause, restarting bool) bool {
@@ -115,7 +115,7 @@ func mayBlameCopy(c halfcore.Cause, restarting bool) bool {
 	case halfcore.NotStarted:
 		return false
 	case halfcore.Exited:
-		return c.Code > 1 && c.Code != ExitRefused && !c.Memory()
+		return c.Code > 1 && !Refused(c.Code) && !c.Memory()
 	case halfcore.Killed:
 		return !restarting || c.Code != int(syscall.SIGKILL)
 	default:

@@ -1,6 +1,7 @@
 package half
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,12 @@ const (
 	// ExitRefused is the same for a half that its daemon has started, EX_CONFIG of sysexits.h. A Go panic
 	// exits with 2, and the daemon must restart a half after that.
 	ExitRefused = 78
+	// ExitRefusedFile is ExitRefused if a file that may be replaced is the reason, EX_NOINPUT of sysexits.h.
+	ExitRefusedFile = 66
 )
+
+// Refused reports whether an exit code of a half that its daemon has started means a refused configuration or command line.
+func Refused(code int) bool { return code == ExitRefused || code == ExitRefusedFile }
 
 // StartedByDaemon reports whether a daemon started the half that has this environment.
 func StartedByDaemon(environ []string) bool {
@@ -39,6 +45,13 @@ func (e *FileError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *FileError) Unwrap() error { return e.Err }
+
+// InFile reports whether the reason for a refusal lies in a file that may be replaced, or in a failed system call.
+func InFile(err error) bool {
+	_, file := errors.AsType[*FileError](err)
+	_, system := errors.AsType[unix.Errno](err)
+	return file || system
+}
 
 // RefusedFile wraps the error of a file that the configuration names.
 func RefusedFile(err error) error { return &ConfigError{&FileError{err}} }

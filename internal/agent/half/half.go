@@ -73,8 +73,11 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	known := PeersConfig(cfg, word, lost)
 	known.Moves = StartedByDaemon(os.Environ())
 	if cfg = WithPeers(cfg, word); cfg.Spare && !word.Placed {
-		return Common{}, &ConfigError{fmt.Errorf("node %s is a spare without a place: lofamo-agent run waits until it gets "+
-			"one", cfg.Node)}
+		return Common{}, RefusedFile(fmt.Errorf("node %s is a spare without a place: lofamo-agent run waits until it gets "+
+			"one", cfg.Node))
+	}
+	if err := CheckHalf(cfg, half); err != nil {
+		return Common{}, err
 	}
 	around, err := TopologyOf(cfg)
 	if err != nil {
@@ -91,9 +94,6 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	}
 	if lost != nil {
 		c.Log.Error("stored peers lost: using the configuration until the supervisors send orders", "err", lost)
-	}
-	if err := CheckHalf(cfg, half); err != nil {
-		return Common{}, err
 	}
 	if c.Signer, err = LoadSigner(cfg, half); err != nil {
 		return Common{}, RefusedFile(err)
@@ -169,9 +169,13 @@ func Check(cfg config.Agent) error {
 	return nil
 }
 
-// CheckHalf returns an error if a half, or both for 0, cannot run with this configuration, because a window joins it to the
-// kernel of the other half. A DNP half refuses a netconsole.listen that would not receive its host's lines.
+// CheckHalf returns an error if a half, or both for 0, cannot run with this configuration: because the supervisors' stored order does not
+// fit it, or because a window joins the half to the kernel of the other half. A DNP half refuses a netconsole.listen that would not receive
+// its host's lines.
 func CheckHalf(cfg config.Agent, half fault.Half) error {
+	if err := checkOrder(cfg, half); err != nil {
+		return err
+	}
 	here := cfg.HalvesHere()
 	switch {
 	case !cfg.Window.Zero() && half == fault.HalfDNP && len(here) > 1: // Validate does not know which half runs
@@ -185,6 +189,25 @@ func CheckHalf(cfg config.Agent, half fault.Half) error {
 		return &ConfigError{fmt.Errorf("window: this configuration is for one half: run it with --half %s", here[0])}
 	}
 	return &ConfigError{fmt.Errorf("window: tls has no certificate and key of the %s half: run that half on the other kernel", half)}
+}
+
+// checkOrder checks that the node's place, with the supervisors' stored order, is in its torus. For both halves, 0, a new start cannot
+// help, because nothing receives orders while no half runs. Beside another daemon's half, one may come.
+func checkOrder(cfg config.Agent, half fault.Half) error {
+	word, _ := storage.PeerOrders().Load(cfg.StateDir) // lost: the configuration counts
+	ordered := WithPeers(cfg, word)
+	if word.Number == 0 || ordered.Spare && !word.Placed { // a spare's daemon waits for a place
+		return nil
+	}
+	_, _, err := ordered.Topology()
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("coord and dims with the supervisors' stored order %s: %w", storage.PeerOrders().Path(cfg.StateDir), err)
+	if half != 0 {
+		return RefusedFile(err)
+	}
+	return InvalidConfig(err)
 }
 
 // Origin returns the node and the half, as reports name them.

@@ -284,6 +284,8 @@ func TestCopyIsGivenUpWhileRestartsFromItFail(t *testing.T) {
 		"it said what it lacks":      {fault.HalfDNP, halfcore.Restarting, 5, at(3, halfcore.Cause{Kind: halfcore.Exited, Code: 1}), ""},
 		"its configuration is refused": {fault.HalfDNP, halfcore.Restarting, 5,
 			at(3, halfcore.Cause{Kind: halfcore.Exited, Code: half.ExitRefused}), ""},
+		"its certificate is refused": {fault.HalfDNP, halfcore.Restarting, 5,
+			at(3, halfcore.Cause{Kind: halfcore.Exited, Code: half.ExitRefusedFile}), ""},
 		"it was never there":            {fault.HalfDNP, halfcore.Restarting, 5, at(3, halfcore.Cause{Kind: halfcore.NotStarted}), ""},
 		"the other half":                {fault.HalfHost, halfcore.Restarting, 5, at(3, panicked), ""},
 		"given up, and asked for":       {fault.HalfDNP, halfcore.Starting, 5, at(6, panicked), "restarts that failed: 5 in a row"},

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,36 +31,57 @@ func (r Root) Path(elem ...string) string {
 // Text reads a file and trims white space off its ends.
 func (r Root) Text(elem ...string) (string, error) {
 	path := r.Path(elem...)
-	b, err := read(path)
+	s, err := read(path)
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", path, err)
 	}
-	return strings.TrimSpace(string(b)), nil
+	return s, nil
 }
 
-// read returns up to maxFile bytes of a file. It makes four calls to the kernel for a small one. An os.File makes nine: it
-// also registers with the runtime's poller, because the kernel's files can be polled.
-func read(path string) ([]byte, error) {
-	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
+// read returns up to maxFile bytes of a file, without white space at its ends. It makes four calls to the kernel for a small one.
+// An os.File makes nine: it also registers with the runtime's poller, because the kernel's files can be polled. The kernel computes
+// /proc/vmstat again for each call, so the first one has room for a page.
+func read(path string) (string, error) {
+	fd, err := open(path)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer func() { _ = syscall.Close(fd) }() // read only: nothing to lose
-	b := make([]byte, 0, 512)
+	var page [4 << 10]byte
+	b := page[:0]
 	for len(b) < maxFile {
 		if len(b) == cap(b) {
 			b = slices.Grow(b, len(b))
 		}
 		n, err := retry(func() (int, error) { return syscall.Read(fd, b[len(b):min(cap(b), maxFile)]) })
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		if n == 0 {
 			break
 		}
 		b = b[:len(b)+n]
 	}
-	return b, nil
+	return string(bytes.TrimSpace(b)), nil
+}
+
+func open(path string) (int, error) {
+	return retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
+}
+
+// number returns the text of a file that holds one number. The kernel returns such a file as a whole, so it makes three calls.
+func number(path string) (string, error) {
+	var b [64]byte
+	fd, err := open(path)
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	n, err := retry(func() (int, error) { return syscall.Read(fd, b[:]) })
+	_ = syscall.Close(fd) // read only: nothing to lose
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(b[:n])), nil
 }
 
 // retry repeats a call that a signal has interrupted.
@@ -73,26 +95,28 @@ func retry(call func() (int, error)) (int, error) {
 
 // Uint reads a file that holds one unsigned decimal number.
 func (r Root) Uint(elem ...string) (uint64, error) {
-	s, err := r.Text(elem...)
+	path := r.Path(elem...)
+	s, err := number(path)
 	if err != nil {
 		return 0, err
 	}
 	v, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read %s: holds %q: want a number of 0 or more", r.Path(elem...), clip(s))
+		return 0, fmt.Errorf("read %s: holds %q: want a number of 0 or more", path, clip(s))
 	}
 	return v, nil
 }
 
 // Int reads a file that holds one decimal number.
 func (r Root) Int(elem ...string) (int64, error) {
-	s, err := r.Text(elem...)
+	path := r.Path(elem...)
+	s, err := number(path)
 	if err != nil {
 		return 0, err
 	}
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read %s: holds %q: want a number", r.Path(elem...), clip(s))
+		return 0, fmt.Errorf("read %s: holds %q: want a number", path, clip(s))
 	}
 	return v, nil
 }

@@ -109,7 +109,7 @@ func Check(t *testing.T, src source.Source, r source.Reading) {
 }
 
 // Write writes a file below root as the kernel would show it.
-func Write(t *testing.T, root, path, value string) {
+func Write(t testing.TB, root, path, value string) {
 	t.Helper()
 	path = filepath.Join(root, path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -145,7 +145,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func configCommand(environ []string) *cobra.Command {
 	return program.ConfigCommand("Check a configuration file without starting anything",
 		"Check a configuration file, with the environment applied, and print the bounds that its periods promise.\n\n"+
-			"It warns of keys, certificates and secrets that the supervisor could not use on this machine.",
+			"It warns about keys, certificates and secrets that the supervisor could not use on this machine.",
 		func(cmd *cobra.Command, file string) error {
 			cfg, err := config.LoadSupervisor(file, environ)
 			if err != nil {

@@ -102,7 +102,7 @@ type Info struct {
 	Restart  string    `json:"restart,omitempty"`
 	Created  time.Time `json:"created"`
 	Complete bool      `json:"complete"` // false while it is being made
-	// Boot is the boot id of the machine when its processes ran; empty: unknown, as of clusters that are older.
+	// Boot is the machine's boot id at the last save. It is empty if unknown, for example in files of earlier versions.
 	Boot string `json:"boot,omitempty"`
 	// Number of regions of the torus; 0: no regions. Their parent's replicas come first in Supervisors.
 	Regions     int              `json:"regions,omitempty"`

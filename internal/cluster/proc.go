@@ -57,7 +57,7 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// forgetProcesses drops the processes of an earlier boot. Others may have their ids and start times now.
+// forgetProcesses clears the ids and start times of all processes, after a stop or a reboot. Other processes may have them now.
 func (i *Info) forgetProcesses() {
 	for k := range i.Supervisors {
 		i.Supervisors[k].PID, i.Supervisors[k].Started = 0, 0

@@ -19,7 +19,8 @@ const (
 )
 
 // ReadBounded returns the content of a file of at most most bytes. It also reads pipes, such as /dev/stdin and a shell's <(command), and
-// /dev/null. It refuses other kinds of files: nobody may write to a named pipe, a device may have no end, and opening one may change it.
+// /dev/null. It refuses other kinds of files: a named pipe may have no writer, a device may have no end, and opening it may change its
+// state.
 func ReadBounded(path string, most int) ([]byte, error) {
 	if err := readable(path); err != nil {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
@@ -42,7 +43,7 @@ func ReadBounded(path string, most int) ([]byte, error) {
 	return b, nil
 }
 
-// readable returns an error for a file that ReadBounded refuses. A missing file is none: opening it fails.
+// readable returns an error for a file that ReadBounded refuses. It accepts a missing file, because opening that file reports the error.
 func readable(path string) error {
 	i, err := os.Stat(path)
 	if err != nil || i.Mode().IsRegular() {
@@ -53,7 +54,7 @@ func readable(path string) error {
 	case mode&fs.ModeNamedPipe != 0:
 		var s unix.Statfs_t
 		if err := unix.Statfs(path, &s); err == nil && s.Type == unix.PIPEFS_MAGIC {
-			return nil // it has no name of its own
+			return nil // an anonymous pipe, reached through /dev/fd or /proc
 		}
 		kind = "a named pipe"
 	case mode&fs.ModeCharDevice != 0 && isNull(i):

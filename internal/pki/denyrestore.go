@@ -12,8 +12,8 @@ import (
 )
 
 // OpenKeptDenyList verifies the list that a node or an executor process kept in its DenyListFile, before an operator
-// takes revocations from it. Other than OpenDenyList it wants a signer whose certificate is valid now: the key of an
-// ended certificate can sign a list with an earlier date.
+// takes revocations from it. Unlike OpenDenyList, it requires that the signer's certificate is valid now, because the key of
+// an expired certificate can sign a list with an earlier date.
 func OpenKeptDenyList(raw []byte, v *Verifier, cluster string) (DenyList, error) {
 	l, err := OpenDenyList(raw, v, cluster)
 	if err != nil {

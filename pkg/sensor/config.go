@@ -67,7 +67,7 @@ type MemoryConfig struct {
 // ThresholdConfig selects inputs of one quantity and may set its four bounds. The default of a bound is the chip's own,
 // and none if the chip has none. With a window, the bounds in the host half's configuration overrule the DNP half's, rounded
 // to the units of the registers: 1 °C, 2 W and 1/16 V. AlarmLow ≤ WarnLow ≤ WarnHigh ≤ AlarmHigh.
-// A chip, an input or a bound that appears while the half runs counts after 5 s and one reading at most.
+// A chip, an input or a bound that appears while the half runs takes effect within 5 s and one reading.
 type ThresholdConfig struct {
 	// Chip limits the inputs to hwmon chips (or thermal zone types) of this name. Default all.
 	Chip string `json:"chip,omitempty"`

@@ -214,8 +214,8 @@ func (r *Reader) becomeAlive(now time.Time) {
 	r.misses, r.doubts = 0, 0
 }
 
-// doubt ignores an empty read. In the time before it, one of the two processes may not have run: then the misses count
-// anew, because that time is no silence of the owner.
+// doubt ignores an empty read. away says that one of the two processes may not have run in the time before the read. Then
+// doubt also resets the misses, because that time does not prove that the owner is silent.
 func (r *Reader) doubt(away bool) {
 	if away {
 		r.misses = 0

@@ -239,12 +239,12 @@ func (p *process) ranFor() time.Duration {
 // moment is the time between two looks at threads: a thread that waits for a processor at both was not just woken.
 const moment = 2 * time.Millisecond
 
-// look returns the kernel's view of the process: with threads, also that of its threads, which costs some files of
-// /proc.
+// look returns the kernel's view of the process. With withThreads, it also reads the states of the threads, from several
+// files in /proc.
 func (p *process) look(withThreads bool) recovery.Process {
 	out := recovery.Process{}
 	if withThreads {
-		a, _ := threads.Read(p.pid) // none: it has ended
+		a, _ := threads.Read(p.pid) // an error means that the process has ended
 		if a.Ready > 0 || a.OnDisk {
 			time.Sleep(moment)
 			a, _ = threads.Read(p.pid)

@@ -214,15 +214,15 @@ func Final(err error, stateDir string, only fault.Half) bool {
 	return refused && !half.InFile(err) && !goesOn(stateDir, RunConfig{Half: only}.halves())
 }
 
-// refused returns why a half that did not even start ends the daemon.
+// refused returns the error with which the daemon ends if a half ends soon after its first start.
 func (c *child) refused(cause halfcore.Cause) error {
 	err := fmt.Errorf("start the %s half: it %s", c.half, cause)
 	switch cause.Code {
 	case half.ExitRefused:
-		return &half.ConfigError{Err: errors.Join(fmt.Errorf("%w, a refused configuration: its log names the reason", err),
+		return &half.ConfigError{Err: errors.Join(fmt.Errorf("%w: it refused its configuration: see the half's log", err),
 			half.Check(c.d.cfg.Agent), half.CheckHalf(c.d.cfg.Agent, c.d.cfg.Half))}
 	case half.ExitRefusedFile:
-		return half.RefusedFile(errors.Join(fmt.Errorf("%w, a refused file: its log names the reason", err), half.Check(c.d.cfg.Agent)))
+		return half.RefusedFile(errors.Join(fmt.Errorf("%w: it refused a file: see the half's log", err), half.Check(c.d.cfg.Agent)))
 	}
 	return err
 }

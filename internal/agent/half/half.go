@@ -191,8 +191,9 @@ func CheckHalf(cfg config.Agent, half fault.Half) error {
 	return &ConfigError{fmt.Errorf("window: tls has no certificate and key of the %s half: run that half on the other kernel", half)}
 }
 
-// checkOrder checks that the node's place, with the supervisors' stored order, is in its torus. For both halves, 0, a new start cannot
-// help, because nothing receives orders while no half runs. Beside another daemon's half, one may come.
+// checkOrder checks that the node's place is in its torus once the supervisors' stored order is applied. If half is 0, for both halves, a
+// restart cannot help, because no order arrives while no half runs. If another daemon runs the other half, that half may receive a new
+// order.
 func checkOrder(cfg config.Agent, half fault.Half) error {
 	word, _ := storage.PeerOrders().Load(cfg.StateDir) // lost: the configuration counts
 	ordered := WithPeers(cfg, word)

@@ -43,8 +43,8 @@ type Readers struct {
 	Ways [max(grid.NumDirections, servicenet.MaxInterfaces)]reader
 }
 
-// Stuck checks all readers, under the half's mutex, and returns the names of those that are stuck. None is while a thread
-// of this process waits for a processor, because it may be the thread that would let the reader go on.
+// Stuck checks all readers, under the half's mutex, and returns the names of those that are stuck. While a thread of this
+// process waits for a processor, it returns none, because the reader may wait for that thread.
 func (rs *Readers) Stuck(threadWaits func() bool) string {
 	var names []string
 	if rs.Mail.look() {

@@ -20,9 +20,9 @@ type starvation struct {
 	at      time.Time // of account
 }
 
-// look reports whether the process that took the half's lock on the register file last has been waiting for a processor
-// since the read before this one, which found the word not valid either. If the kernel does not know the process, because it
-// has ended or belongs to another PID namespace, the answer is no.
+// look reports whether the half's process has mostly waited for a processor since the previous read. That is the process that
+// last took the half's lock on the register file. look returns false if this read or the previous one found the word valid,
+// and if the process has ended or belongs to another PID namespace.
 func (s *starvation) look(now time.Time, registers string, half fault.Half, valid bool) bool {
 	if valid {
 		s.empty = 0

@@ -21,7 +21,7 @@ func certRestoreCommand(a *command.App) *cobra.Command {
 	var older bool
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Take back the revocations that the supervisors lost when their store was restored, from a node's file",
+		Short: "Restore revocations that the supervisors lost with a restore of their store, from a node's file",
 		Long: `Reads the list of revoked certificates that a node has kept, and adds all its revocations that the supervisors lack to
 theirs. FILE is a copy of the file "` + pki.DenyListFile + `" in the state directory of a node or an executor process, or - for the
 standard input.
@@ -44,7 +44,7 @@ Run it before any other change of the list: the next change replaces the lists t
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&older, "accept-older", false, "take FILE although a node says that it has a newer list; if there is one, it is lost")
+	cmd.Flags().BoolVar(&older, "accept-older", false, "accept FILE even if a node claims a newer list, which is then lost on all nodes")
 	return cmd
 }
 
@@ -65,8 +65,8 @@ func readKept(in io.Reader, file string) ([]byte, error) {
 	return raw, nil
 }
 
-// restoreDenials adds the revocations of a kept list to the supervisors' list. A node's claim to have a newer list refuses this one
-// unless older is set: the claim may be a lie, but the change would replace a newer list at all nodes.
+// restoreDenials adds the revocations of a kept list to the supervisors' list. Unless older is set, it refuses the kept list if a node
+// claims a newer one. The claim may be a lie, but if it is true, the change would replace the newer list on all nodes.
 func restoreDenials(ctx context.Context, a *command.App, s command.Session, file string, raw []byte, older bool) error {
 	cert, key, ca := operatorKeys(s)
 	signer, err := pki.LoadSigner(cert, key)

@@ -229,7 +229,7 @@ An interrupted command continues when you repeat it.`,
 // replaceLook is the interval between checks while a step waits.
 const replaceLook = time.Second
 
-// The pause after a conflict doubles from the least to the most.
+// Bounds of the pause after a conflict. Each further conflict in a row doubles the pause.
 const (
 	leastConflictPause = 100 * time.Millisecond
 	mostConflictPause  = 5 * time.Second

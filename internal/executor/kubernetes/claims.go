@@ -132,12 +132,12 @@ func responsesOf(keys []string) (ids []string) {
 // holders returns the response IDs of marks, for messages.
 func holders(keys []string) string { return strings.Join(responsesOf(keys), ", ") }
 
-// maxAlike is the number of other responses' marks with one claim that a write leaves alone. Of more, only one of those of closed responses
-// stays.
+// maxAlike is the number of other responses' marks with one claim that a write leaves alone. If there are more, the write removes the marks
+// of closed responses but for one.
 const maxAlike = 8
 
-// worn returns the marks of other responses that are of no use if those responses are closed: dead ones, whose claimed state is gone, and
-// groups of many that claim the same. It names only marks that the job's write can remove, because one of its sort has set them.
+// worn returns the marks of other responses that a write may remove if those responses are closed. dead marks claim a state that is gone.
+// Each group in alike has more than maxAlike marks with one claim. worn omits marks of another sort, which the job's write cannot remove.
 func (s *planned) worn() (dead []string, alike [][]string) {
 	sort := func(k response.Kind) int {
 		return btoi(k == response.KubernetesTaint || k == response.KubernetesEvict) + 2*btoi(k == response.KubernetesCondition)

@@ -248,9 +248,9 @@ type faultChange struct {
 	do   func(context.Context) (faultWritten, error)
 }
 
-// pending returns the changes that may begin: first new objects, the latest first, because neither a storm of changes nor others that hang
-// must delay them; then removals; then all others, the one whose last change is the longest ago first. Objects whose last change failed
-// come after all these, and not before the end of their pauses.
+// pending returns the changes that may begin, in this order: new objects, the latest first; removals; all others, the least recently
+// changed first. New objects come first so that neither a storm of changes nor hanging requests delay them. Objects whose last change
+// failed come last, and only after their pauses.
 func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, beginning bool) []faultChange {
 	want := f.wanted(list, now)
 	names, needed := map[string]bool{}, map[string]bool{}

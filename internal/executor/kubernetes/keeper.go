@@ -208,10 +208,10 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 	}
 }
 
-// round writes the pending changes of nodes, as many as the rate allows until the next round. If a write fails, its node pauses, the others
-// go on. It ends early after two failures in a row that are no refusals, because the API server may be dead, after a 429, and with an error
-// if this replica may not write. whole is then true only if the last node had failed before: such nodes come last, so all others had their
-// turn. After a 429 the node pauses too: the answer may be a webhook's.
+// round writes the pending changes of nodes, as many as the rate allows until the next round. If a write fails, its node pauses, and round
+// continues with the others. It ends early after a 429, and after two failures in a row that are no refusals, because the API server may be
+// dead. whole is then true only if the last node had failed before: such nodes come last, so all others had their turn. After a 429 the
+// node pauses too, because a webhook may have sent it. round returns an error only if a write did not leave this process, or ctx has ended.
 func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	states, err := k.states(ctx)
 	if err != nil {

@@ -196,8 +196,8 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	return err
 }
 
-// confirmGone takes the error of an undo that cannot find its node, and returns errGone if the node is gone. With nodeLabel, it may have
-// lost its label instead, and this supervisor may never have seen its name. Such a node has the mark of the step.
+// confirmGone takes the error of an undo that cannot find its node, and returns errGone if the node is gone. With nodeLabel, the node may
+// still exist and have lost only its label. So confirmGone looks for the mark of the step on all nodes, and names a node that has it.
 func (e *Executor) confirmGone(ctx context.Context, j executor.Job, err error) error {
 	if !errors.Is(err, errNoName) || e.cfg.NodeLabel == "" {
 		return err
@@ -232,7 +232,7 @@ func (e *Executor) openOn(ctx context.Context, n *corev1.Node, j executor.Job) (
 	ids, marks := overruled(n, j), worn(n, j)
 	open, err := e.stillOpen(ctx, slices.Concat(ids, marks))
 	if err != nil && len(ids) == 0 {
-		e.log.Warn("marks of closed responses stay on the node", "node", n.Name, "err", err)
+		e.log.Warn("cannot check which responses are closed: their marks stay on the node", "node", n.Name, "err", err)
 		return nil, nil //nolint:nilnil // nothing that the step needs
 	}
 	return open, err

@@ -63,8 +63,8 @@ func (m mark) compare(o mark) int {
 // unreadable marks, which stay unchanged.
 func (m mark) status() bool { return m.Kind == response.KubernetesCondition }
 
-// marks returns the marks of a node by annotation. For an unreadable mark only the text is set. Marks of another node do not count:
-// somebody may have made this one from a copy.
+// marks returns the marks of a node by annotation. For an unreadable mark only the text is set. It omits marks with the UID of another
+// node, because somebody may have created this node from a copy of that one.
 func marks(n *corev1.Node) map[string]mark {
 	out := map[string]mark{}
 	for k, v := range n.Annotations {

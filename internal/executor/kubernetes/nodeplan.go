@@ -106,7 +106,7 @@ func nextPlan(n *corev1.Node, j executor.Job, open map[string]bool, now time.Tim
 	}
 	s := newStep(n, j, now)
 	if _, copied := n.Annotations[s.key]; copied && s.mine == nil && j.Undo {
-		return ends(executor.Done("node %s: the mark of this step is of a deleted node, of which this one is a copy: left alone", n.Name))
+		return ends(executor.Done("node %s: the mark of this step is of a deleted node, and was copied to this one: nothing to undo", n.Name))
 	}
 	if r, refused := s.overrule(open); refused {
 		return ends(r)

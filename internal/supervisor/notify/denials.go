@@ -44,7 +44,7 @@ func (d *denials) heard(now time.Time, node fault.NodeID, version uint64, period
 		d.nodes[node] = n
 	}
 	n.heard, n.has = now, version
-	// A list of the version after it is still within the jump for replicas that have not heard this node.
+	// Replicas that have not heard this node must accept the next list, which has version+1. So version itself must be below the bound.
 	if version > d.highest.Load() && version < d.version+pki.MaxVersionJump {
 		d.highest.Store(version)
 	}

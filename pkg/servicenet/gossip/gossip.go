@@ -119,8 +119,8 @@ type Config struct {
 	// though no supervisor may answer. It is called at most once per heardEvery, and without news at least as often
 	// as probes are answered. A goroutine that does nothing else calls it. May be nil.
 	OnHeard func(now time.Time)
-	// OnLoop gets the bytes that Loop has sent, as they came back. The goroutine that handles packets calls it, without
-	// memberlist's lock; it owns the slice. May be nil.
+	// OnLoop gets the bytes that Loop has sent, as they came back. The goroutine that handles memberlist's packets calls it,
+	// without memberlist's lock. OnLoop owns the slice, and delays all packets while it blocks. May be nil.
 	OnLoop func([]byte)
 	Timing Timing
 	// MaxPackets is the number of packets read per second; 0: all. Beyond it, and a burst of as many again, reading

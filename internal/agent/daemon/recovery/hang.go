@@ -22,9 +22,9 @@ type Process struct {
 //
 // It counts chance instead of time: the time in which the half could have run but wrote nothing. A half that waits for
 // a processor (an overloaded machine, a CPU quota) is charged only the CPU time that it got, if that is less than half
-// of the time. A half that waited between two looks is charged the rest of that time, and at least a quarter of it, because
-// threads that still run may have waited while the half hangs. So a starved half is not ended, but one that spins under
-// a quota is, once it has spun for as long as it may be silent.
+// of the time. A half that waited only between two looks is charged the interval without the wait, but at least a quarter
+// of the interval, because other threads may have waited while the half hangs. So the daemon does not end a starved
+// half, but it ends one that spins under a quota, once it has spun for as long as it may be silent.
 //
 // The judge doubts itself first: if a look is late by more than a period, this machine or this process was stopped. The
 // count then starts again, up to watchdog.MaxDoubts times in a row. After that, a late look counts as one period.
@@ -34,7 +34,7 @@ type hang struct {
 	seen   bool          // there was a look at this process
 	stores uint32        // as last read
 	ran    time.Duration
-	waited time.Duration // as last known; 0: not at the last look
+	waited time.Duration // Process.Waited at the last look; 0: unknown
 	chance time.Duration // without a store
 	doubts int           // in a row
 }

@@ -19,8 +19,8 @@ the code.
 Configurations are YAML. A program reports all unknown keys and all values outside their range at once, each with the
 field, the value and the allowed values. To check a file:
 ` + "`lofamo-agent config check FILE`, `lofamo-supervisor config check FILE`, `lofamo-executor config check FILE`" + `.
-A file may be a pipe, such as /dev/stdin. Its maximum size is 1 MiB, or 64 MiB for a supervisor's configuration or
-an inventory, which may list nodes.
+A file may be a pipe, such as /dev/stdin. Its maximum size is 1 MiB, or 64 MiB for that of a supervisor or an
+executor process and for an inventory, which may list nodes.
 Write durations as 25ms, 10s, 1h30m. The third column has the default, unless the default is computed from other values.
 ` + "`NAME[].KEY`" + ` is a key of each entry of a list, ` + "`NAME.*.KEY`" + ` of each value of a map.
 

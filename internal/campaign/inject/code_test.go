@@ -322,16 +322,20 @@ func TestFlipOfCodeChangesOneProcess(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	var from uint64
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for l := range strings.Lines(string(maps)) {
-		if strings.Contains(l, " r-xp ") {
-			if _, err := fmt.Sscanf(l, "%x-", &from); err != nil {
-				t.Fatal(err)
+	for end := time.Now().Add(time.Minute); from == 0; time.Sleep(time.Millisecond) { // Start may return before the kernel has mapped the program
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l := range strings.Lines(string(maps)) {
+			if from == 0 && strings.Contains(l, " r-xp ") && strings.HasSuffix(l, " "+program+"\n") {
+				if _, err := fmt.Sscanf(l, "%x-", &from); err != nil {
+					t.Fatal(err)
+				}
 			}
-			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is not mapped:\n%s", program, maps)
 		}
 	}
 	read := func() byte {

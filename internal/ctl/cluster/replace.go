@@ -211,7 +211,7 @@ An interrupted command continues when you repeat it.`,
 		ValidArgsFunction: a.CompleteNodes,
 	}
 	cmd.Flags().DurationVar(&drain, "drain", 15*time.Second, "time limit until the living ends apply the masks")
-	cmd.Flags().DurationVar(&wait, "wait", 30*time.Minute, "time limit for the spare's first report")
+	cmd.Flags().DurationVar(&wait, "wait", 30*time.Minute, "time limit for the spare's first report, and for conflicts with other changes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if drain < 0 {
 			return command.Usagef("--drain %v: want 0 or a positive time such as 15s", drain)

@@ -59,7 +59,7 @@ func Default() Config {
 // Load reads and validates a file.
 func Load(path string) (Config, error) {
 	c := Default()
-	if err := config.ReadStrict(path, config.MaxFile, &c); err != nil {
+	if err := config.ReadStrict(path, config.MaxNodesFile, &c); err != nil {
 		return Config{}, err
 	}
 	if err := c.Validate(); err != nil {

@@ -27,7 +27,7 @@ type Process struct {
 // half, but it ends one that spins under a quota, once it has spun for as long as it may be silent.
 //
 // The judge doubts itself first: if a look is late by more than a period, this machine or this process was stopped. The
-// count then starts again, up to watchdog.MaxDoubts times in a row. After that, a late look counts as one period.
+// count then starts again, up to watchdog.MaxDoubts times between two words. After that, a late look counts as one period.
 type hang struct {
 	period time.Duration // of looks
 	last   time.Time     // look
@@ -36,7 +36,7 @@ type hang struct {
 	ran    time.Duration
 	waited time.Duration // Process.Waited at the last look; 0: unknown
 	chance time.Duration // without a store
-	doubts int           // in a row
+	doubts int           // since the last word
 }
 
 // begin resets the judge for a new process. Its word still holds the previous process's last value.
@@ -77,9 +77,6 @@ func (h *hang) look(now time.Time, l Look) (stored bool) {
 		h.chance += min(could, max(dt/4, dt-waited))
 	case known:
 		h.chance += min(could, ran)
-	}
-	if !late {
-		h.doubts = 0
 	}
 	return false
 }

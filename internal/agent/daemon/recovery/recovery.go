@@ -258,7 +258,7 @@ func (m *Machine) look(now time.Time, l Look, out *Output) {
 	if m.phase == starting {
 		bound = m.cfg.StartWithin
 	}
-	if m.hang.chance < bound || late || m.cfg.Leave {
+	if m.hang.chance < bound || late && m.hang.doubts < watchdog.MaxDoubts || m.cfg.Leave {
 		return
 	}
 	m.cause = &halfcore.Cause{Kind: halfcore.Hung, Detail: m.hang.detail(l.Process)}

@@ -245,11 +245,11 @@ func (p *process) look(withThreads bool) recovery.Process {
 	out := recovery.Process{}
 	if withThreads {
 		a, _ := threads.Read(p.pid) // an error means that the process has ended
-		if a.Ready > 0 || a.OnDisk {
+		if a.Ready() > 0 || a.OnDisk {
 			time.Sleep(moment)
 			a, _ = threads.Read(p.pid)
 		}
-		out.Waits, out.Stopped, out.Waited = a.Ready > 0 || a.OnDisk, a.Stopped, a.Waited
+		out.Waits, out.Stopped, out.Waited = a.Ready() > 0 || a.OnDisk, a.Stopped, a.Waited
 	}
 	out.Ran = p.ranFor()
 	return out

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // stuckLooks is the number of successive looks, one a second, after which a reader counts as stuck at one message. It
@@ -26,15 +27,15 @@ type reader struct {
 func (r *reader) Begin() { r.count.Add(1) }
 func (r *reader) End()   { r.count.Add(1) }
 
-// look reports whether the reader is stuck.
-func (r *reader) look() bool {
+// look returns for how many looks in a row the reader has been at one message.
+func (r *reader) look() int {
 	n := r.count.Load()
 	if n%2 == 0 || n != r.last {
 		r.last, r.looks = n, 0
-		return false
+		return 0
 	}
 	r.looks++
-	return r.looks >= stuckLooks
+	return r.looks
 }
 
 // Readers holds the readers of a half: of its mailbox, and of its links (DNP) or service interfaces (host).
@@ -44,18 +45,21 @@ type Readers struct {
 }
 
 // Stuck checks all readers, under the half's mutex, and returns the names of those that are stuck. While a thread of this
-// process waits for a processor, it returns none, because the reader may wait for that thread.
+// process waits for a processor, it returns none for another watchdog.MaxDoubts looks, because the reader may wait for that thread.
 func (rs *Readers) Stuck(threadWaits func() bool) string {
 	var names []string
-	if rs.Mail.look() {
-		names = append(names, "mailbox")
-	}
-	for i := range rs.Ways {
-		if rs.Ways[i].look() {
-			names = append(names, fmt.Sprintf("way %d", i))
+	most := 0
+	note := func(name string, looks int) {
+		if looks >= stuckLooks {
+			names = append(names, name)
 		}
+		most = max(most, looks)
 	}
-	if len(names) == 0 || threadWaits() {
+	note("mailbox", rs.Mail.look())
+	for i := range rs.Ways {
+		note(fmt.Sprintf("way %d", i), rs.Ways[i].look())
+	}
+	if len(names) == 0 || most < stuckLooks+watchdog.MaxDoubts && threadWaits() {
 		return ""
 	}
 	return "readers are stuck: " + strings.Join(names, ", ")

@@ -14,33 +14,36 @@ import (
 // starvation asks the kernel whether the other half's process waits for a processor. It asks only while that half does not
 // write its word, and only as often as the answer can matter. The zero value is ready.
 type starvation struct {
-	empty   int // reads in a row that found the word not valid
-	process regfile.Holder
+	asked   bool           // for process
+	process regfile.Holder // of the other half; zero: unknown
+	empty   int            // reads in a row that found the word not valid
 	account threads.Account
 	at      time.Time // of account
 }
 
-// look reports whether the half's process has mostly waited for a processor since the previous read. That is the process that
-// last took the half's lock on the register file. look returns false if this read or the previous one found the word valid,
-// and if the process has ended or belongs to another PID namespace.
+// look reports whether the other half's process has mostly waited for a processor since the previous read. It returns false
+// if this read or the previous one found the word valid, and if the process has ended or belongs to another PID namespace.
+//
+// The process is the one that last took the half's lock on the register file. look reads the lock's file only after it has
+// found the word valid, because the disk may be the reason for a word that is not.
 func (s *starvation) look(now time.Time, registers string, half fault.Half, valid bool) bool {
 	if valid {
+		if !s.asked || s.empty > 0 {
+			s.asked = true
+			s.process, _ = regfile.LastHolder(registers, half) // without a lock: unknown
+		}
 		s.empty = 0
 		return false
 	}
-	if s.empty++; s.empty > watchdog.MaxDoubts+watchdog.MaxMisses {
+	if s.empty++; s.empty > watchdog.MaxDoubts+watchdog.MaxMisses || !s.process.Exists() {
 		return false
 	}
-	process, err := regfile.LastHolder(registers, half)
-	if err != nil || !process.Exists() {
-		return false
-	}
-	account, err := threads.Read(process.PID)
+	account, err := threads.Read(s.process.PID)
 	if err != nil {
 		return false
 	}
-	earlier, at, same := s.account, s.at, s.empty > 1 && s.process.Same(process)
-	s.process, s.account, s.at = process, account, now
+	earlier, at, same := s.account, s.at, s.empty > 1
+	s.account, s.at = account, now
 	return same && account.Starved(earlier, now.Sub(at))
 }
 
@@ -48,5 +51,5 @@ func (s *starvation) look(now time.Time, registers string, half fault.Half, vali
 // waits for a processor, or has just returned from a system call.
 func otherThreadWaits() bool {
 	a, err := threads.Read(os.Getpid())
-	return err == nil && a.Ready > 1
+	return err == nil && a.Ready() > 1
 }

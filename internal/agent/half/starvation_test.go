@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
@@ -36,6 +34,7 @@ func lockedBy(t *testing.T, pid int, space uint64) string {
 func TestHalfThatWaitsForProcessorIsStarved(t *testing.T) {
 	path := lockedBy(t, threadstest.Starved(t), regfile.PIDNamespace())
 	var s starvation
+	s.look(time.Now(), path, fault.HalfHost, true)
 	if s.look(time.Now(), path, fault.HalfHost, false) {
 		t.Error("starved at the first empty read, before which the kernel was not asked")
 	}
@@ -61,16 +60,14 @@ func TestHalfThatWaitsForProcessorIsStarved(t *testing.T) {
 
 // No process but one that waits in this PID namespace is starved, and so none that hangs or has ended.
 func TestOtherProcessesAreNotStarved(t *testing.T) {
-	stopped := threadstest.Start(t, "sleep", "1000")
-	if err := unix.Kill(stopped, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stopped := threadstest.Stopped(t)
 	elsewhere := lockedBy(t, threadstest.Starved(t), regfile.PIDNamespace()+1)
 	for name, path := range map[string]string{
 		"stopped": lockedBy(t, stopped, regfile.PIDNamespace()), "of another namespace": elsewhere,
 		"never there": filepath.Join(t.TempDir(), RegisterFile),
 	} {
 		var s starvation
+		s.look(time.Now(), path, fault.HalfHost, true)
 		tick := time.NewTicker(20 * time.Millisecond)
 		for range 5 {
 			if s.look(<-tick.C, path, fault.HalfHost, false) {

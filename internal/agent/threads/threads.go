@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -16,10 +17,19 @@ type Account struct {
 	Ran     time.Duration // processor time
 	Waited  time.Duration // for a processor; a wait counts when it is over
 	Runs    uint64        // how many times a thread got a processor
-	Ready   int           // threads that run or wait for a processor (state R)
 	OnDisk  bool          // a thread waits for a disk (state D)
 	Stopped bool          // all threads are stopped by a signal, or traced (states T and t)
+	ready   []ready
 }
+
+// ready is a thread that runs or waits for a processor (state R).
+type ready struct {
+	id   string
+	runs uint64
+}
+
+// Ready returns the number of threads that run or wait for a processor (state R).
+func (a Account) Ready() int { return len(a.ready) }
 
 // Read returns the account of a process.
 func Read(pid int) (Account, error) {
@@ -34,13 +44,14 @@ func Read(pid int) (Account, error) {
 	}
 	a := Account{Stopped: len(ids) > 0}
 	for _, id := range ids {
-		a.add(tasks.Name() + "/" + id)
+		a.add(tasks.Name(), id)
 	}
 	return a, nil
 }
 
 // add adds a thread, unless it has just ended.
-func (a *Account) add(dir string) {
+func (a *Account) add(tasks, id string) {
+	dir := tasks + "/" + id
 	b, err := os.ReadFile(dir + "/stat")
 	if err != nil {
 		return
@@ -49,30 +60,27 @@ func (a *Account) add(dir string) {
 	if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 0 {
 		state = f[0][0]
 	}
-	if state == 'R' {
-		a.Ready++
-	}
 	a.OnDisk = a.OnDisk || state == 'D'
 	a.Stopped = a.Stopped && (state == 'T' || state == 't')
 
-	if b, err = os.ReadFile(dir + "/schedstat"); err != nil {
-		return
-	}
 	var ran, waited, runs uint64 // the first two in nanoseconds
-	if _, err := fmt.Sscan(string(b), &ran, &waited, &runs); err == nil {
-		a.Ran += time.Duration(ran)
-		a.Waited += time.Duration(waited)
-		a.Runs += runs
+	if b, err = os.ReadFile(dir + "/schedstat"); err == nil {
+		_, _ = fmt.Sscan(string(b), &ran, &waited, &runs) // a missing number stays 0
+	}
+	a.Ran += time.Duration(ran)
+	a.Waited += time.Duration(waited)
+	a.Runs += runs
+	if state == 'R' {
+		a.ready = append(a.ready, ready{id, runs})
 	}
 }
 
-// Starved reports whether the process, in the time since an earlier account, mostly waited for a processor.
+// Starved reports whether the process, in the time since an earlier account, mostly waited for a processor: it ran for less
+// than half of that time, and a wait of one of its threads lasts since then, or the waits that are over make half of it.
 func (a Account) Starved(earlier Account, since time.Duration) bool {
-	switch {
-	case a.Runs == 0, a.Ran-earlier.Ran >= since/2:
+	if a.Runs == 0 || a.Ran-earlier.Ran >= since/2 {
 		return false
-	case a.Runs == earlier.Runs:
-		return a.Ready > 0 && earlier.Ready > 0 // one wait lasts since then
 	}
-	return a.Waited-earlier.Waited >= since/2
+	lasts := slices.ContainsFunc(a.ready, func(r ready) bool { return slices.Contains(earlier.ready, r) })
+	return lasts || a.Waited-earlier.Waited >= since/2
 }

@@ -3,11 +3,8 @@ package threads
 import (
 	"os"
 	"os/exec"
-	"runtime"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/agent/threads/threadstest"
 )
@@ -46,26 +43,20 @@ func TestProcessThatGetsNoProcessorIsStarved(t *testing.T) {
 
 // A process that sleeps, one that is stopped, and one that runs are not starved.
 func TestStatesOfProcesses(t *testing.T) {
-	asleep := threadstest.Start(t, "sleep", "1000")
-	stopped := threadstest.Start(t, "sleep", "1000")
-	if err := unix.Kill(stopped, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(10 * time.Second); !read(t, stopped).Stopped; runtime.Gosched() {
-		if time.Now().After(end) {
-			t.Fatal("a stopped process is not reported as stopped")
-		}
-	}
+	asleep, stopped := threadstest.Asleep(t), threadstest.Stopped(t)
 	for _, pid := range []int{asleep, stopped} {
 		before := read(t, pid)
-		if a := read(t, pid); a.Starved(before, time.Nanosecond) {
+		if a := read(t, pid); a.Starved(before, time.Hour) {
 			t.Errorf("process %d is starved: %+v", pid, a)
 		}
 	}
-	if a := read(t, asleep); a.Stopped || a.OnDisk {
+	if a := read(t, asleep); a.Stopped || a.OnDisk || a.Ready() > 0 {
 		t.Errorf("a sleeping process: %+v", a)
 	}
-	if a := read(t, os.Getpid()); a.Ready == 0 || a.Ran == 0 || a.Runs == 0 {
+	if a := read(t, stopped); !a.Stopped || a.Ready() > 0 {
+		t.Errorf("a stopped process: %+v", a)
+	}
+	if a := read(t, os.Getpid()); a.Ready() == 0 || a.Ran == 0 || a.Runs == 0 {
 		t.Errorf("this process, which runs: %+v", a)
 	}
 }
@@ -82,18 +73,22 @@ func TestProcessThatHasEndedHasNoAccount(t *testing.T) {
 
 func TestStarved(t *testing.T) {
 	const ms = time.Millisecond
+	main, other := ready{"1", 3}, ready{"2", 4}
 	for name, tt := range map[string]struct {
 		earlier, now Account
 		want         bool
 	}{
-		"waits all along":             {Account{Runs: 7, Ready: 1}, Account{Runs: 7, Ready: 1}, true},
-		"began to wait in between":    {Account{Runs: 7}, Account{Runs: 7, Ready: 1}, false},
-		"runs all along":              {Account{Runs: 7, Ready: 1}, Account{Runs: 7, Ready: 1, Ran: 50 * ms}, false},
+		"waits all along":             {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 7, ready: []ready{main}}, true},
+		"waits, while another runs":   {Account{Runs: 7, ready: []ready{other, main}}, Account{Runs: 8, Waited: 2 * ms, ready: []ready{main}}, true},
+		"began to wait in between":    {Account{Runs: 7}, Account{Runs: 7, ready: []ready{main}}, false},
+		"ran in between":              {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 8, ready: []ready{{"1", 4}}}, false},
+		"another waits now":           {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 7, ready: []ready{other}}, false},
+		"runs all along":              {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 7, Ran: 50 * ms, ready: []ready{main}}, false},
 		"waited for most of the time": {Account{Runs: 7}, Account{Runs: 9, Waited: 30 * ms}, true},
 		"waited, but ran for most":    {Account{Runs: 7}, Account{Runs: 9, Waited: 30 * ms, Ran: 30 * ms}, false},
 		"waited a little":             {Account{Runs: 7}, Account{Runs: 9, Waited: 20 * ms}, false},
 		"a thread has ended":          {Account{Runs: 9, Waited: 90 * ms}, Account{Runs: 8, Waited: 20 * ms}, false},
-		"the kernel does not count":   {Account{Ready: 1}, Account{Ready: 1}, false},
+		"the kernel does not count":   {Account{ready: []ready{{"1", 0}}}, Account{ready: []ready{{"1", 0}}}, false},
 	} {
 		if got := tt.now.Starved(tt.earlier, 50*ms); got != tt.want {
 			t.Errorf("%s: %t", name, got)

@@ -2,7 +2,10 @@ package gossip
 
 import (
 	"errors"
+	"io"
+	"log"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -59,5 +62,38 @@ func fill(t *testing.T, full *net.TCPConn, udp *net.UDPConn) {
 	})
 	if err := errors.Join(err, changed, duplicated); err != nil || !errors.Is(wrote, unix.EAGAIN) {
 		t.Fatal(err, wrote)
+	}
+}
+
+// A socket on all addresses may be of IPv6, and reaches members of both families.
+func TestPacketsReachBothFamilies(t *testing.T) {
+	for bind, to := range map[string][]string{
+		"127.0.0.1:0": {"127.0.0.1:0"}, "0.0.0.0:0": {"127.0.0.1:0"}, "[::]:0": {"127.0.0.1:0", "[::1]:0"}, "[::1]:0": {"[::1]:0"},
+	} {
+		tr, err := newTransport(t.Context(), netip.MustParseAddrPort(bind), log.New(io.Discard, "", 0), nil, 0)
+		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
+			continue // this machine has no IPv6
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range to {
+			far, err := net.ListenPacket("udp", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := far.SetReadDeadline(time.Now().Add(bound)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tr.WriteTo([]byte("packet"), far.LocalAddr().String()); err != nil {
+				t.Errorf("from %s to %s: %v", bind, at, err)
+			} else if n, _, err := far.ReadFrom(make([]byte, 100)); n != len("packet") || err != nil {
+				t.Errorf("from %s to %s: %d bytes, %v", bind, at, n, err)
+			}
+			_ = far.Close()
+		}
+		if err := tr.Shutdown(); err != nil {
+			t.Error(err)
+		}
 	}
 }

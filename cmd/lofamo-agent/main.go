@@ -149,6 +149,9 @@ func (o *options) runCommand() *cobra.Command {
 			"78 until a person starts them.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			log := program.NewLogQueue(o.stderr)
+			defer func() { _ = log.Close() }() // a log that hangs keeps the daemon neither from its work nor from ending
+			o.stderr = log
 			err := o.run(c.Context())
 			if o.final(err) {
 				return finalError{err}
@@ -276,7 +279,7 @@ func (o *options) halfCommand(
 			if err != nil {
 				return err
 			}
-			out := newLogQueue(o.stderr)
+			out := program.NewLogQueue(o.stderr)
 			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
 			log := program.NewLogger(cfg.Log, out)
 			half.TuneProcess(s, cfg.Preset, log)

@@ -178,13 +178,17 @@ func TestHungDaemonIsFound(t *testing.T) {
 	m := newManager(t)
 	c := node(t)
 	file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
-	log, pipe, err := os.Pipe() // its log, which has no reader
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = errors.Join(log.Close(), pipe.Close()) })
-	d := startDaemonTo(t, c, pipe)
-	drain := sync.OnceFunc(func() { go func() { _, _ = io.Copy(io.Discard, log) }() }) // until it is closed
+	d := startDaemon(t, c)
+	dnpLog := filepath.Join(filepath.Dir(c.StateDir), "dnp.log")
+	drain := sync.OnceFunc(func() {
+		f, err := os.OpenFile(dnpLog, os.O_RDWR, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		go func() { _, _ = io.Copy(io.Discard, f) }() // until it is closed
+	})
 	t.Cleanup(drain)
 	m.await("READY=1")
 	live(t, file, 0, nil, "--live", "--ready")
@@ -201,8 +205,10 @@ func TestHungDaemonIsFound(t *testing.T) {
 	live(t, file, 0, nil, "--live")
 
 	dnp := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
-	fill(t, pipe)
-	signalTo(t, dnp.PID, syscall.SIGKILL) // which it wants to log
+	if err := errors.Join(os.Remove(dnpLog), unix.Mkfifo(dnpLog, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	signalTo(t, dnp.PID, syscall.SIGKILL) // the daemon opens the log of the next one, and that waits for a reader
 	live(t, file, 1, []string{"the loop of the dnp half does not go round"}, "--live")
 	m.misses()
 	live(t, file, 1, []string{"dnp half: does not serve"}, "--ready")

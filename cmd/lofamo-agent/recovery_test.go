@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -783,5 +784,30 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	}
 	if now := epochs(); !slices.Equal(now, began) {
 		t.Errorf("boot epochs %v: want those of the beginning, %v", now, began)
+	}
+}
+
+// A pipe that nobody reads any more, such as that of a log collector that hangs, does not keep the daemon from restarting a half, nor from
+// ending.
+func TestHalvesAreRecoveredWithoutReaderOfTheLog(t *testing.T) {
+	c := node(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemonTo(t, c, w)
+	_ = w.Close()
+	t.Cleanup(func() { // before the daemon is stopped, which would wait too
+		go func() {
+			_, _ = io.Copy(io.Discard, r)
+			_ = r.Close()
+		}()
+	})
+	before := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	fill(t, r)
+	signalTo(t, before.PID, syscall.SIGKILL)
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != before.PID })
+	if code := d.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }

@@ -59,7 +59,9 @@ override both. Without --etcd-endpoints, and none in the file, etcd runs inside 
 			if err != nil {
 				return program.Usage(err)
 			}
-			return run(cmd.Context(), cfg, program.NewLogger(cfg.Log, cmd.ErrOrStderr()))
+			log := program.NewLogQueue(cmd.ErrOrStderr())
+			defer func() { _ = log.Close() }() // a log that hangs keeps the replica neither from its work nor from ending
+			return run(cmd.Context(), cfg, program.NewLogger(cfg.Log, log))
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")

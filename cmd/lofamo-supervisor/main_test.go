@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
@@ -152,6 +156,57 @@ func TestServiceManagerGetsStatesOfReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	manager.Await(t, "STOPPING=1")
+}
+
+// A pipe that nobody reads, such as that of a log collector that hangs, keeps a replica neither from leading nor from ending: an elected
+// replica that waited there would hold the lease and decide nothing.
+func TestReplicaLeadsWithoutReaderOfItsLog(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{Replicas: 1})
+	cmd := exec.Command(self(t), "run", "--config", c.WriteConfig(t, c.Configs[0]))
+	cmd.Env = append(os.Environ(), asSupervisor+"=1")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	fillPipe(t, r)
+	cmd.Stderr = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	late := time.AfterFunc(supervisortest.Wait, func() { _ = cmd.Process.Kill() }) // ends a call that it does not answer
+	t.Cleanup(func() {
+		late.Stop()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	c.AwaitLeader(t)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+// fillPipe leaves no room in a pipe.
+func fillPipe(t *testing.T, r *os.File) {
+	t.Helper()
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", r.Fd()), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for _, size := range []int{1 << 12, 1} {
+		for err = nil; err == nil; {
+			_, err = unix.Write(fd, make([]byte, size))
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestSecondReplicaUsesExternalEtcd runs a second replica on the first one's etcd, as an external one.

@@ -11,6 +11,7 @@ package dnp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -51,6 +52,7 @@ type dnpHalf struct {
 	ended  half.EndedChecks // of the host half's process; the mailbox' goroutine alone uses it
 	// links are nil where the node never had one. One that leads nowhere any more stays, without a peer. Guarded by mu.
 	links   [grid.NumDirections]*udplink.Link
+	linkTLS *tls.Config         // of all links: one that appears while the half runs is opened without the disk
 	runLink func(*udplink.Link) // runs a link that appears while the half runs
 	// unopened are the errors with which links that appeared could not be opened.
 	unopened [grid.NumDirections]error
@@ -149,6 +151,9 @@ func (d *dnpHalf) open(cs *half.Closers) error {
 	}
 	cs.Add(d.box.Close)
 	failpoint.Hit(failpoint.StartOpened)
+	if d.linkTLS, err = pki.LinkTLS(d.Signer, d.Config.TLS.CA, d.Trust.Registry); err != nil {
+		return err
+	}
 	for _, dir := range d.Topo.Links {
 		addr := d.Config.Links[dir.String()]
 		dst, _ := d.Topo.Dims.Neighbour(d.Topo.Coord, dir)
@@ -185,15 +190,11 @@ func (d *dnpHalf) listen(dir grid.Direction, dst grid.Coord, peer peers.Peer) (*
 	if err != nil {
 		return nil, fmt.Errorf("link %s: local address: %w", dir, err)
 	}
-	tls, err := pki.LinkTLS(d.Signer, d.Config.TLS.CA, d.Trust.Registry)
-	if err != nil {
-		return nil, err
-	}
 	return udplink.Listen(udplink.Config{
 		Dir: dir, Src: d.Topo.Coord, Dst: dst, Local: local, Peer: peer.Address, Interface: addr.Interface,
 		Dialer: dir.Positive(),
 		Socket: half.Inherited(dir, local), Resumed: d.linkCopy.resume.Has[dir.Index()], SessionAge: d.Copy.File.SessionAge(dir),
-		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, peer.Node, fault.HalfDNP)),
+		TLS: d.linkTLS, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, peer.Node, fault.HalfDNP)),
 		MTU: d.Config.MTU, Logger: d.Log,
 	})
 }

@@ -393,7 +393,7 @@ func (n *Net) Broadcast(b []byte) error {
 var loopMark = [...]byte{0, 'L', 'F', 'T'}
 
 // Loop sends b to this member itself, by its own socket and under the key, as all packets go: for its self-test. It
-// may be lost.
+// may be lost. Loop does not wait: without room in the socket it returns an error that wraps servicenet.ErrBusy.
 func (n *Net) Loop(b []byte) error {
 	if n.closed.Load() {
 		return ErrClosed

@@ -8,14 +8,18 @@ import (
 	"log"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
@@ -42,6 +46,8 @@ const floodRest = time.Millisecond
 // KiB of its own: an idle member of a large pool then spends a third of its time on collecting them.
 type transport struct {
 	udp     *net.UDPConn
+	raw     syscall.RawConn // of udp
+	ipv6    bool            // the family of udp, which may take IPv4 too
 	tcp     *net.TCPListener
 	log     *log.Logger
 	ctx     context.Context // ends dials when the member closes
@@ -92,11 +98,7 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 	if strangers > 0 {
 		t.guard = udpguard.New(strangers)
 		t.guard.OnFailure(func(err error) { t.log.Printf("[WARN] gossip: strangers are not filtered in the kernel: %v", err) })
-		raw, err := t.udp.SyscallConn()
-		if err != nil {
-			return nil, errors.Join(err, t.tcp.Close(), t.udp.Close())
-		}
-		t.guard.Guard(raw)
+		t.guard.Guard(t.raw)
 	}
 	t.wg.Go(t.readPackets)
 	t.wg.Go(t.acceptStreams)
@@ -115,10 +117,22 @@ func (t *transport) listen(bind netip.AddrPort) error {
 	if t.udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(bind.Addr(), t.port()))); err != nil {
 		return errors.Join(err, tcp.Close())
 	}
-	if err := t.udp.SetReadBuffer(receiveBuffer); err != nil {
+	if err := errors.Join(t.udp.SetReadBuffer(receiveBuffer), t.findFamily()); err != nil {
 		return errors.Join(err, tcp.Close(), t.udp.Close())
 	}
 	return nil
+}
+
+// findFamily finds the family of the packet socket, since one on 0.0.0.0 may be of IPv6.
+func (t *transport) findFamily() (err error) {
+	if t.raw, err = t.udp.SyscallConn(); err != nil {
+		return err
+	}
+	var family int
+	var ferr error
+	err = t.raw.Control(func(fd uintptr) { family, ferr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN) })
+	t.ipv6 = family == unix.AF_INET6
+	return errors.Join(err, ferr)
 }
 
 func (t *transport) port() uint16 { return t.tcp.Addr().(*net.TCPAddr).AddrPort().Port() }
@@ -272,8 +286,37 @@ func (t *transport) WriteToAddress(b []byte, addr memberlist.Address) (time.Time
 	if err != nil {
 		return time.Time{}, err
 	}
-	_, err = t.udp.WriteToUDPAddrPort(b, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+	err = t.send(b, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
 	return time.Now(), err
+}
+
+// send sends one packet. Unlike net.UDPConn it does not wait for room in the send buffer: then it returns an error that wraps
+// servicenet.ErrBusy. A host half that waited there, behind a card that is stuck or members that do not answer ARP, would be found dead.
+func (t *transport) send(b []byte, to netip.AddrPort) error {
+	var sa unix.Sockaddr
+	switch {
+	case t.ipv6 && to.Addr().IsValid():
+		sa = &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	case to.Addr().Is4():
+		sa = &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	default:
+		return fmt.Errorf("send to %s: want an address of the family of %s", to, t.udp.LocalAddr())
+	}
+	var sent error
+	err := t.raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa)
+		return true
+	})
+	switch {
+	case err != nil:
+		return err
+	case sent == nil:
+		return nil
+	case errors.Is(sent, unix.EAGAIN), errors.Is(sent, unix.ENOBUFS): // no evidence against the member
+		return fmt.Errorf("send to %s: %w: %w", to, servicenet.ErrBusy, sent)
+	}
+	// Memberlist takes this type, and no other, for evidence against the member.
+	return &net.OpError{Op: "write", Net: "udp", Addr: net.UDPAddrFromAddrPort(to), Err: os.NewSyscallError("sendto", sent)}
 }
 
 // DialTimeout implements memberlist.Transport.

@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func (g *gate) Write(b []byte) (int, error) {
 func TestLinesComeInOrder(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	close(g.open)
-	w := newLogQueue(g)
+	w := NewLogQueue(g)
 	line := []byte("0\n")
 	var want strings.Builder
 	for i := range 10 {
@@ -46,10 +46,10 @@ func TestLinesComeInOrder(t *testing.T) {
 func TestLogQueueDropsLinesInsteadOfBlocking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
-		w := newLogQueue(g)
+		w := NewLogQueue(g)
 		_, _ = w.Write([]byte("line\n"))
 		synctest.Wait() // that one hangs in the file
-		for i := range readLines + 7 {
+		for i := range logLines + 7 {
 			_, _ = fmt.Fprintln(w, i)
 		}
 		close(g.open)
@@ -58,7 +58,7 @@ func TestLogQueueDropsLinesInsteadOfBlocking(t *testing.T) {
 		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
-		if want := fmt.Sprintf("%d\n7 lines of this log were dropped: it was not written in time\nagain\n", readLines-1); !strings.HasSuffix(
+		if want := fmt.Sprintf("%d\n7 lines of this log were dropped: it was not written in time\nagain\n", logLines-1); !strings.HasSuffix(
 			g.String(), want) {
 			t.Errorf("ends with %q, want %q", g.String()[max(0, g.Len()-len(want)-10):], want)
 		}
@@ -68,7 +68,7 @@ func TestLogQueueDropsLinesInsteadOfBlocking(t *testing.T) {
 func TestLogQueueCloseGivesUpOnHungFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
-		w := newLogQueue(g)
+		w := NewLogQueue(g)
 		_, _ = w.Write([]byte("line\n"))
 		if err := w.Close(); err == nil || !strings.Contains(err.Error(), "not written within 1s") {
 			t.Errorf("a file that hangs: %v", err)

@@ -1,7 +1,7 @@
 // Package durable replaces small files atomically and durably: the boot epochs, the channel mask, the peers and the acts of a
 // node, the ledger of an executor process.
 //
-// It does not know their contents and detects no damage: readers check. Lock serializes the writers of a file.
+// It does not know their contents and detects no damage: readers check. Lock lets one process at a time write a file.
 package durable
 
 import (

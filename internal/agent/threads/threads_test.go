@@ -78,8 +78,9 @@ func TestStarved(t *testing.T) {
 		earlier, now Account
 		want         bool
 	}{
-		"waits all along":             {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 7, ready: []ready{main}}, true},
-		"waits, while another runs":   {Account{Runs: 7, ready: []ready{other, main}}, Account{Runs: 8, Waited: 2 * ms, ready: []ready{main}}, true},
+		"waits all along": {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 7, ready: []ready{main}}, true},
+		"waits, while another runs": {Account{Runs: 7, ready: []ready{other, main}},
+			Account{Runs: 8, Waited: 2 * ms, ready: []ready{main}}, true},
 		"began to wait in between":    {Account{Runs: 7}, Account{Runs: 7, ready: []ready{main}}, false},
 		"ran in between":              {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 8, ready: []ready{{"1", 4}}}, false},
 		"another waits now":           {Account{Runs: 7, ready: []ready{main}}, Account{Runs: 7, ready: []ready{other}}, false},

@@ -322,7 +322,8 @@ func TestFlipOfCodeChangesOneProcess(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	var from uint64
-	for end := time.Now().Add(time.Minute); from == 0; time.Sleep(time.Millisecond) { // Start may return before the kernel has mapped the program
+	// Start may return before the kernel has mapped the program.
+	for end := time.Now().Add(time.Minute); from == 0; time.Sleep(time.Millisecond) {
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
 		if err != nil {
 			t.Fatal(err)

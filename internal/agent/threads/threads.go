@@ -75,8 +75,8 @@ func (a *Account) add(tasks, id string) {
 	}
 }
 
-// Starved reports whether the process, in the time since an earlier account, mostly waited for a processor: it ran for less
-// than half of that time, and a wait of one of its threads lasts since then, or the waits that are over make half of it.
+// Starved reports whether the process mostly waited for a processor in the time since an earlier account. It ran for less than
+// half of that time, and one of its threads waited throughout, or the waits that ended in that time make up at least half.
 func (a Account) Starved(earlier Account, since time.Duration) bool {
 	if a.Runs == 0 || a.Ran-earlier.Ran >= since/2 {
 		return false

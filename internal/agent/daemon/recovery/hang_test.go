@@ -59,7 +59,8 @@ func TestHangIsFoundByLateLooks(t *testing.T) {
 		"one of five, at its start":  {5, "", 170},
 	} {
 		w := &world{
-			cfg:  Config{Half: fault.HalfHost, TRead: 50 * time.Millisecond, Misses: 1, StartWithin: 5 * time.Second, Budget: 5, Window: time.Minute},
+			cfg: Config{Half: fault.HalfHost, TRead: 50 * time.Millisecond, Misses: 1, StartWithin: 5 * time.Second, Budget: 5,
+				Window: time.Minute},
 			does: "writes", takes: 30 * time.Millisecond, readable: true,
 		}
 		if tt.does == "" {

@@ -145,8 +145,8 @@ func (o *options) runCommand() *cobra.Command {
 			"gets its certificates, and a place in the torus. It needs the token only once.\n\n" +
 			"Exit codes: 0 after a stop, 1 for a failure, 2 for a refused command line or configuration. 78 is a refusal\n" +
 			"for which a restart cannot help: the reason lies in no certificate or other file that the configuration names,\n" +
-			"every file could be read, and no half runs that the next daemon could adopt. The packages' units stay down after\n" +
-			"78 until a person starts them.",
+			"every file could be read, and no half runs that the next daemon could adopt. If only a half refuses the\n" +
+			"configuration, it has done so at two starts. The packages' units stay down after 78 until a person starts them.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := program.NewLogQueue(o.stderr)

@@ -42,6 +42,7 @@ type child struct {
 	testsAt    time.Time // when to check for the half's self-test result
 	served     string    // the last warning about an unknown process that serves the half
 	first      bool      // no process has worked yet: one that does not even start ends the daemon
+	again      bool      // a refusal at the first start has led to a second start
 	// earlier is the last process that the previous daemon started: it may not have taken its lock yet.
 	earlier regfile.Holder
 	alarm   *half.Alarm // nil before lookAfterUntil
@@ -340,11 +341,16 @@ func (c *child) gone(cause halfcore.Cause) error {
 	c.ended = endedProcess(p, cause)
 	p.close() // no other goroutine uses it any more
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
-	failed := cause.Kind == halfcore.Exited && cause.Code != 0
-	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || half.Refused(cause.Code)) {
+	failed := c.first && cause.Kind == halfcore.Exited && cause.Code != 0 && ran < settled
+	never := c.d.cfg.Restart == RestartNever
+	switch {
+	case failed && cause.Code == half.ExitRefused && !never && !c.again:
+		c.again = true // the half may have read a file that was being rewritten
+	case failed && (never || half.Refused(cause.Code)):
 		return c.refused(cause)
+	default:
+		c.first = false
 	}
-	c.first = false
 	return c.step(recovery.Ended{Cause: cause})
 }
 

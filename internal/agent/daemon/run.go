@@ -131,8 +131,8 @@ type daemon struct {
 	start  time.Time      // origin of the grid of periods on which the daemon checks both halves
 }
 
-// Run runs the daemon until ctx ends, and then stops the halves. It fails when a half refuses its configuration at the
-// very first start.
+// Run runs the daemon until ctx ends, and then stops the halves. It fails when a half refuses its configuration at its first two starts, or
+// a file at the first one.
 func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	for {
 		switch err := run(ctx, cfg, log); {
@@ -214,13 +214,18 @@ func Final(err error, stateDir string, only fault.Half) bool {
 	return refused && !half.InFile(err) && !goesOn(stateDir, RunConfig{Half: only}.halves())
 }
 
-// refused returns the error with which the daemon ends if a half ends soon after its first start.
+// refused returns the error with which the daemon ends if a half ends soon after its first start, or after the second one that followed a
+// refusal. The daemon has accepted the configuration, so only a second refusal in a row is Final.
 func (c *child) refused(cause halfcore.Cause) error {
 	err := fmt.Errorf("start the %s half: it %s", c.half, cause)
 	switch cause.Code {
 	case half.ExitRefused:
-		return &half.ConfigError{Err: errors.Join(fmt.Errorf("%w: it refused its configuration: see the half's log", err),
-			half.Check(c.d.cfg.Agent), half.CheckHalf(c.d.cfg.Agent, c.d.cfg.Half))}
+		err = errors.Join(fmt.Errorf("%w: it refused its configuration: see the half's log", err),
+			half.Check(c.d.cfg.Agent), half.CheckHalf(c.d.cfg.Agent, c.d.cfg.Half))
+		if !c.again {
+			return half.RefusedFile(err)
+		}
+		return &half.ConfigError{Err: err}
 	case half.ExitRefusedFile:
 		return half.RefusedFile(errors.Join(fmt.Errorf("%w: it refused a file: see the half's log", err), half.Check(c.d.cfg.Agent)))
 	}

@@ -58,21 +58,26 @@ func TestChecksAreTriedAgain(t *testing.T) {
 	})
 }
 
-// A half that refuses its configuration at the very first start ends the daemon. A half that panics does not, though
-// its code equals that of a refusal on a terminal, nor does a half that refuses while the other half may be well.
+// A half that refuses its configuration at its first two starts, or a file at the very first one, ends the daemon. A half that panics does
+// not, though its code equals that of a refusal on a terminal, nor does a half that refuses while the other half may be well.
 func TestBadConfigEndsDaemon(t *testing.T) {
+	const refused, file, panics = half.ExitRefused, half.ExitRefusedFile, half.ExitConfig
 	for _, tc := range []struct {
-		name  string
-		code  int
-		old   halfcore.RecoveryState // of the host half; 0: there is no history
-		fails bool
-		final bool // a restart of the daemon cannot help
+		name   string
+		codes  []int                  // of the first start, and of all later ones
+		old    halfcore.RecoveryState // of the host half; 0: there is no history
+		policy Restart
+		last   int  // the code with which the daemon ends; 0: it runs on
+		final  bool // a restart of the daemon cannot help
 	}{
-		{"refused", half.ExitRefused, 0, true, true},
-		{"refused after a stop", half.ExitRefused, halfcore.Stopped, true, true},
-		{"a file is refused", half.ExitRefusedFile, 0, true, false},
-		{"refused, and a daemon was killed", half.ExitRefused, halfcore.Running, false, false},
-		{"panics", half.ExitConfig, 0, false, false},
+		{"refused", []int{refused, refused}, 0, RestartAlways, refused, true},
+		{"refused after a stop", []int{refused, refused}, halfcore.Stopped, RestartAlways, refused, true},
+		{"refused while the file is rewritten", []int{refused, panics}, 0, RestartAlways, 0, false},
+		{"refused, and then a file is", []int{refused, file}, 0, RestartAlways, file, false},
+		{"refused, and not started again", []int{refused, panics}, 0, RestartNever, refused, false},
+		{"a file is refused", []int{file, panics}, 0, RestartAlways, file, false},
+		{"refused, and a daemon was killed", []int{refused, refused}, halfcore.Running, RestartAlways, 0, false},
+		{"panics", []int{panics, refused}, 0, RestartAlways, 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := agenttest.NodeConfig(t)
@@ -85,7 +90,8 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 				d.keepHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: halfcore.RecoveryRecord{Half: fault.HalfHost, State: tc.old}})
 			}
 			program := filepath.Join(t.TempDir(), "halves")
-			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] && exit %d\nexec sleep 1000\n", tc.code)
+			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] || exec sleep 1000\n[ -e $0.begun ] && exit %d\n: > $0.begun\nexit %d\n",
+				tc.codes[1], tc.codes[0])
 			if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -93,11 +99,11 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 			defer cancel()
 			done := make(chan error, 1)
 			go func() {
-				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: tc.policy}, slog.New(slog.DiscardHandler))
 			}()
-			if tc.fails {
+			if tc.last != 0 {
 				err := <-done
-				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("start the dnp half: it ended with code %d", tc.code)) {
+				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("start the dnp half: it ended with code %d", tc.last)) {
 					t.Errorf("%v", err)
 				}
 				if got := Final(err, cfg.StateDir, 0); got != tc.final {

@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -46,6 +47,7 @@ type pod struct {
 	spec    object
 	configs map[string]object // ConfigMaps by name
 	volumes map[string]string // their directories here
+	first   *exec.Cmd         // the first process of the PID namespace that the containers share; nil: each has its own
 	running map[string]*exec.Cmd
 	fields  map[string]string
 }
@@ -54,18 +56,45 @@ type pod struct {
 func (m *machine) start(name, bin string, template object, configs map[string]object, index string) *pod {
 	m.t.Helper()
 	p := m.lay(name, bin, template, configs, index)
+	m.t.Cleanup(p.stop)
+	if p.spec.at("shareProcessNamespace") == true {
+		p.pause()
+	}
 	for _, c := range list(p.spec, "initContainers") {
+		var out bytes.Buffer
 		cmd := p.container(c)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			m.t.Fatalf("%s: %s: %v\n%s", name, c.text("name"), err, out)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err := p.begin(cmd)
+		if err == nil {
+			err = cmd.Wait()
+		}
+		if err != nil {
+			m.t.Fatalf("%s: %s: %v\n%s", name, c.text("name"), err, &out)
 		}
 	}
 	for _, c := range list(p.spec, "containers") {
 		cmd := p.container(c)
 		p.launch(c.text("name"), cmd)
 	}
-	m.t.Cleanup(p.stop)
 	return p
+}
+
+// pause starts the first process of the pod's PID namespace, as a container runtime does. It reaps orphans.
+func (p *pod) pause() {
+	p.m.t.Helper()
+	p.first = exec.Command("/bin/sh", "-c", "sleep infinity & wait")
+	p.first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if err := pdeathsig.Start(p.first, syscall.SIGKILL); err != nil {
+		p.m.t.Fatal(err)
+	}
+}
+
+// begin starts the command of a container, in the pod's PID namespace if the containers share one.
+func (p *pod) begin(cmd *exec.Cmd) error {
+	if p.first != nil {
+		return pdeathsig.StartIn(cmd, p.first.Process.Pid)
+	}
+	return pdeathsig.Start(cmd, syscall.SIGTERM) // on which it ends its half, too
 }
 
 // lay creates a pod's volumes.
@@ -97,7 +126,7 @@ func (p *pod) launch(name string, cmd *exec.Cmd) {
 		p.m.t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := pdeathsig.Start(cmd, syscall.SIGTERM); err != nil { // on which it ends its half, too
+	if err := p.begin(cmd); err != nil {
 		p.m.t.Fatal(err)
 	}
 	_ = log.Close()
@@ -117,6 +146,11 @@ func (p *pod) stop() {
 		late.Stop()
 	}
 	p.running = nil
+	if p.first != nil {
+		_ = p.first.Process.Kill()
+		_ = p.first.Wait()
+		p.first = nil
+	}
 }
 
 // log returns the whole log of a container.
@@ -304,7 +338,7 @@ func (m *machine) root(name, bin string, mounts []mount, readOnly bool, args []s
 }
 
 // container returns a container's process with its arguments, variables, paths, user and rights, as the first process
-// of a PID namespace.
+// of a PID namespace unless the pod's containers share one.
 func (p *pod) container(c object) *exec.Cmd {
 	image := c.text("image")
 	program := strings.Split(image[strings.LastIndex(image, "/")+1:], ":")[0]
@@ -318,7 +352,7 @@ func (p *pod) container(c object) *exec.Cmd {
 	}
 	cmd := p.m.root(p.name+"-"+c.text("name"), p.bin, mounts, c.at("securityContext", "readOnlyRootFilesystem") == true,
 		p.within(c, program, words(c.at("args"))))
-	if p.spec.at("hostPID") != true {
+	if p.first == nil && p.spec.at("hostPID") != true {
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
 	}
 	return cmd

@@ -344,7 +344,7 @@ func (in *installation) versions() []string {
 }
 
 // TestRun: programs run exactly as the chart's pods specify, with their configuration, keys, users and rights, each
-// container in its own namespaces. There are three supervisors and two nodes, one with a container for each half, one
+// container or pod in its own namespaces. There are three supervisors and two nodes, one with a container for each half, one
 // with a container and systemd. All nodes become NORMAL, and an upgrade causes no fault. A broken version reaches one
 // node but not its neighbour, and a rollback repairs that node. A complete rollback takes half a minute more and runs
 // only on request.
@@ -352,6 +352,7 @@ func TestRun(t *testing.T) {
 	in := install(t)
 	in.begin()
 	in.rights()
+	in.together()
 	check := in.upgrade()
 	if os.Getenv(long) != "" {
 		check()
@@ -375,6 +376,30 @@ func (in *installation) rights() {
 		if is, err := tc.p.realtime(tc.half); err != nil || is != tc.want {
 			in.t.Errorf("the %s half of %s is in real time: %v, %v: want %v", tc.half, tc.p.m.node, is, err, tc.want)
 		}
+	}
+}
+
+// together checks that the halves of a pod run in the pod's own PID namespace.
+func (in *installation) together() {
+	in.t.Helper()
+	var spaces []string
+	for _, half := range []string{"host", "dnp"} {
+		pid, err := in.agents[0].half(half)
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		space, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		spaces = append(spaces, space)
+	}
+	machine, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	if spaces[0] != spaces[1] || spaces[0] == machine {
+		in.t.Errorf("the halves are in PID namespaces %v, and the machine is %s: want both in one of their pod", spaces, machine)
 	}
 }
 

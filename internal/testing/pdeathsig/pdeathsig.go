@@ -3,10 +3,15 @@
 package pdeathsig
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Start starts a command that gets this signal when the process ends that has called Start.
@@ -18,6 +23,32 @@ func Start(cmd *exec.Cmd, sig syscall.Signal) error {
 	result := make(chan error)
 	starter() <- func() { result <- cmd.Start() }
 	return <-result
+}
+
+// StartIn starts a command in the PID namespace of a process. The command gets no signal of its own: the kernel kills it when the first
+// process of the namespace ends, which Start must have started.
+func StartIn(cmd *exec.Cmd, pid int) error {
+	result := make(chan error)
+	starter() <- func() { result <- startIn(cmd, pid) }
+	return <-result
+}
+
+func startIn(cmd *exec.Cmd, pid int) error {
+	own, err := os.Open("/proc/thread-self/ns/pid")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = own.Close() }()
+	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = space.Close() }()
+	// The namespace of the thread's next children, not of the thread.
+	if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWPID); err != nil {
+		return fmt.Errorf("enter PID namespace of process %d: %w", pid, err)
+	}
+	return errors.Join(cmd.Start(), unix.Setns(int(own.Fd()), unix.CLONE_NEWPID))
 }
 
 // starter is the queue of the one thread that starts all children: the kernel signals a child when the thread that

@@ -155,10 +155,11 @@ func (f *Faults) Run(ctx context.Context) {
 	begin := time.Now()
 	for ctx.Err() == nil {
 		list, changed, ready := f.source()
+		now := time.Now()
 		if ready {
-			f.pass(ctx, list, time.Now(), time.Since(begin) < f.unknown)
+			f.pass(ctx, list, now, now.Sub(begin) < f.unknown)
 		}
-		look := time.NewTimer(faultsLook)
+		look := time.NewTimer(f.failing.look(now, faultsLook))
 		select {
 		case <-ctx.Done():
 		case <-changed:

@@ -432,3 +432,24 @@ func TestHangingObjectsLeaveWorkersToNewOnes(t *testing.T) {
 		})
 	}
 }
+
+// TestFailedObjectIsTriedAgainAfterItsPause: nothing else has to happen at the end of a pause.
+func TestFailedObjectIsTriedAgainAfterItsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := make(chan time.Time, 100)
+		s, src := &memoryFaults{answer: func(context.Context, string) int {
+			tries <- time.Now()
+			return http.StatusInternalServerError
+		}}, &incidents{}
+		defer runFaults(t, faultsInMemory(t, s, src, io.Discard))()
+		src.set(aFault("a"))
+		want := retryFirst
+		for last := <-tries; want < 3*retryMost; want *= 2 {
+			next := <-tries
+			if after, least := next.Sub(last), min(want, retryMost); after < least || after > least+time.Second {
+				t.Errorf("the next try came after %s: want %s", after, least)
+			}
+			last = next
+		}
+	})
+}

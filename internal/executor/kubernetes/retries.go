@@ -50,6 +50,16 @@ func (r *retries) has(name string) bool { _, failed := r.of[name]; return failed
 // until returns the end of an object's pause; zero without a failure.
 func (r *retries) until(name string) time.Time { return r.of[name].until }
 
+// look returns the time until the first pause that lasts beyond now ends, and at most the given one.
+func (r *retries) look(now time.Time, most time.Duration) time.Duration {
+	for _, failed := range r.of {
+		if failed.until.After(now) { // the others have been tried, or wait for something else
+			most = min(most, time.Until(failed.until))
+		}
+	}
+	return most
+}
+
 // news returns one error for each reason that has come since the last call: of the objects, and of others that belong to no object.
 // Errors that differ only in the object's name have one reason.
 func (r *retries) news(others ...error) []error {

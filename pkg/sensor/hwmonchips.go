@@ -17,8 +17,9 @@ const listEvery = 5 * time.Second
 // chip is a hardware monitoring chip, as listed.
 type chip struct {
 	dir, name string
-	files     []string          // sorted
-	labels    map[string]string // by measuring point: "temp1"
+	files     []string // sorted
+	// labels has a function for each measuring point with a label: "temp1". Its first call reads the file, and may block in the driver.
+	labels map[string]func() string
 }
 
 func (c *chip) has(file string) bool {
@@ -41,7 +42,8 @@ func (c *chip) inputs(prefix, suffix string) (out []string) {
 	return out
 }
 
-// chips lists the kernel's hardware monitoring chips for the sources that share it. A listing is never changed.
+// chips lists the kernel's hardware monitoring chips for the sources that share it. A listing is never changed. It reads no file of a
+// driver but the chips' names, because one that blocks would stop all sources.
 type chips struct {
 	sys   source.Root
 	every time.Duration // between two listings; 0: each use lists them
@@ -97,15 +99,19 @@ func (c *chips) look(dir string) (chip, error) {
 	if err != nil {
 		return chip{}, err
 	}
-	out := chip{dir: dir, name: name, files: files, labels: map[string]string{}}
+	out := chip{dir: dir, name: name, files: files, labels: map[string]func() string{}}
 	for _, f := range files {
 		point, ok := strings.CutSuffix(f, "_label")
 		if !ok {
 			continue
 		}
-		if label, err := c.sys.Text(dir, f); err == nil { // labels are optional
-			out.labels[point] = label
-		}
+		out.labels[point] = sync.OnceValue(func() string {
+			label, err := c.sys.Text(dir, f)
+			if err != nil { // labels are optional
+				return point
+			}
+			return label
+		})
 	}
 	return out, nil
 }

@@ -146,3 +146,53 @@ func TestNewSensorIsFoundWithinListEvery(t *testing.T) {
 	read("its chip is gone", fault.Unknown, 0)
 	read("it is back under another number", fault.Normal, 52)
 }
+
+// TestBlockedLabelStopsOnlyItsSensor: a driver that blocks a reader of a label delays neither other quantities nor sensors that exclude its
+// chip.
+func TestBlockedLabelStopsOnlyItsSensor(t *testing.T) {
+	root := t.TempDir()
+	writeChips(t, root)
+	sourcetest.Write(t, root, "class/hwmon/hwmon4/name", "blocked")
+	sourcetest.Write(t, root, "class/hwmon/hwmon4/temp1_input", "40000")
+	label := filepath.Join(root, "class/hwmon/hwmon4/temp1_label")
+	if err := unix.Mkfifo(label, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all := &chips{sys: source.Root(root), every: listEvery, clock: time.Now}
+	read := func(q Quantity, chip string) <-chan error {
+		s, done := newHwmon(HwmonConfig{Sysfs: root, Quantity: q, Chip: chip, Bounds: NoBounds()}, all), make(chan error, 1)
+		go func() {
+			r, err := s.Read(t.Context())
+			if err == nil && r.State != fault.Normal {
+				err = fmt.Errorf("%+v", r)
+			}
+			done <- err
+		}()
+		return done
+	}
+	blocked := read(Temperature, "")
+	for _, done := range []<-chan error{read(Temperature, "k10temp"), read(Voltage, ""), read(Power, "")} {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("a sensor waits for a label that it does not need")
+		}
+	}
+	for { // a writer ends the wait of each reader
+		w, err := os.OpenFile(label, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		if err == nil {
+			_ = w.Close()
+		}
+		select {
+		case err := <-blocked:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

@@ -40,8 +40,8 @@ func (s *Hwmon) chipInputs(c *chip) ([]input, error) {
 	for _, f := range files {
 		point := f[:strings.LastIndexByte(f, '_')]
 		label := point
-		if l, ok := c.labels[point]; ok {
-			label = l
+		if read, ok := c.labels[point]; ok {
+			label = read()
 		}
 		if !s.wanted(label, point) {
 			continue

@@ -71,8 +71,6 @@ const (
 const (
 	// faultsEvery is the shortest interval between two passes, and faultsLook the longest.
 	faultsEvery, faultsLook = 500 * time.Millisecond, 10 * time.Second
-	// faultsPass is the longest time of a pass. The next pass does the rest, after the objects of new incidents.
-	faultsPass = 2 * time.Second
 	// faultsUnknown is how long an object without an incident stays after the beginning of a term: this replica's copy of the
 	// incidents may be behind that of the former leader.
 	faultsUnknown = 10 * time.Second
@@ -157,58 +155,40 @@ func (f *Faults) Run(ctx context.Context) {
 	begin := time.Now()
 	for ctx.Err() == nil {
 		list, changed, ready := f.source()
-		if !ready || !f.pass(ctx, list, time.Now(), time.Since(begin) < f.unknown) {
-			look := time.NewTimer(faultsLook)
-			select {
-			case <-ctx.Done():
-			case <-changed:
-			case <-f.r.changed:
-			case r := <-f.results:
-				f.settle(ctx, r)
-			case <-look.C:
-			}
-			look.Stop()
+		now := time.Now()
+		if ready {
+			f.pass(ctx, list, now, now.Sub(begin) < f.unknown)
 		}
+		look := time.NewTimer(f.failing.look(now, faultsLook))
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-f.r.changed:
+		case r := <-f.results:
+			f.settle(ctx, r)
+		case <-look.C:
+		}
+		look.Stop()
 		wait(ctx, faultsEvery)
 	}
 }
 
-// pass brings the objects to the state of the incidents. In the beginning of a term it removes no object without an incident. It ends after
-// faultsPass, because its list of incidents is out of date by then. Requests without an answer go on. more asks for the next pass without
-// waiting for a change.
-func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) (more bool) {
+// pass begins changes that bring the objects to the state of the incidents, as far as workers are free, and waits for none. In the
+// beginning of a term it removes no object without an incident.
+func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) {
 	for len(f.results) > 0 {
 		f.settle(ctx, <-f.results)
 	}
 	have, over, synced := f.r.all()
-	if !synced {
-		return false
-	}
-	end := time.NewTimer(faultsPass)
-	defer end.Stop()
-	// settled waits for the end of one change. It returns false when the pass must end.
-	settled := func() bool {
-		select {
-		case r := <-f.results:
-			f.settle(ctx, r)
-			return true
-		case <-end.C:
-		case <-ctx.Done():
-		}
-		return false
+	if !synced || ctx.Err() != nil {
+		return
 	}
 	for _, c := range f.pending(have, list, now, beginning) {
-		for !more && !f.begin(ctx, c) {
-			more = !settled()
+		if !f.begin(ctx, c) { // nor would it begin those after it
+			break
 		}
 	}
-	for !more && len(f.busy) > 0 && settled() {
-	}
-	if ctx.Err() != nil {
-		return false
-	}
 	f.report(over)
-	return more
 }
 
 // begin begins a change. It returns false if no worker is free for it.

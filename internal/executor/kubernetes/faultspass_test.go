@@ -401,3 +401,55 @@ func TestHangingObjectsDelayNoNewOne(t *testing.T) {
 		}
 	})
 }
+
+// TestHangingObjectsLeaveWorkersToNewOnes: while a few writes hang, or many that have hung before, the object of a new incident is written
+// at once.
+func TestHangingObjectsLeaveWorkersToNewOnes(t *testing.T) {
+	for hanging, later := range map[int]time.Duration{faultsWorkers / 2: 0, 20: 2 * time.Minute} {
+		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, src := &memoryFaults{answer: func(ctx context.Context, name string) int {
+					if strings.HasPrefix(name, "k-") {
+						return http.StatusOK
+					}
+					<-ctx.Done()
+					return 0
+				}}, &incidents{}
+				defer runFaults(t, faultsInMemory(t, s, src, io.Discard))()
+				list := faultsNamed("bad", hanging)
+				src.set(list...)
+				time.Sleep(later)
+				for i := range 20 {
+					time.Sleep(1300 * time.Millisecond)
+					added := aFault(fmt.Sprintf("k-%02d", i))
+					list = append(slices.Clone(list), added)
+					src.set(list...)
+					if took := takes(time.Hour, s.all([]Fault{added}, "OPEN")); took > time.Second {
+						t.Errorf("new object %d stands after %s: want 1s", i, took)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestFailedObjectIsTriedAgainAfterItsPause: nothing else has to happen at the end of a pause.
+func TestFailedObjectIsTriedAgainAfterItsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := make(chan time.Time, 100)
+		s, src := &memoryFaults{answer: func(context.Context, string) int {
+			tries <- time.Now()
+			return http.StatusInternalServerError
+		}}, &incidents{}
+		defer runFaults(t, faultsInMemory(t, s, src, io.Discard))()
+		src.set(aFault("a"))
+		want := retryFirst
+		for last := <-tries; want < 3*retryMost; want *= 2 {
+			next := <-tries
+			if after, least := next.Sub(last), min(want, retryMost); after < least || after > least+time.Second {
+				t.Errorf("the next try came after %s: want %s", after, least)
+			}
+			last = next
+		}
+	})
+}

@@ -97,8 +97,9 @@ func (p *Policies) Run(ctx context.Context) {
 	}()
 	defer func() { <-done }()
 	for ctx.Err() == nil {
-		if more := p.pass(ctx, time.Now()); !more {
-			look := time.NewTimer(policiesLook)
+		now := time.Now()
+		if more := p.pass(ctx, now); !more {
+			look := time.NewTimer(p.failing.look(now, policiesLook))
 			select {
 			case <-ctx.Done():
 			case <-p.r.changed:

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +36,12 @@ type memoryPolicies struct {
 func (*memoryPolicies) CloseIdleConnections() {}
 
 func (m *memoryPolicies) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet && r.URL.Query().Get("watch") == "" {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{"metadata": map[string]any{"resourceVersion": "2"},
+			"items": slices.Collect(maps.Values(m.objects))})), nil
+	}
 	if r.Method == http.MethodGet {
 		body, _ := io.Pipe()
 		context.AfterFunc(r.Context(), func() { _ = body.Close() })
@@ -162,6 +170,30 @@ func TestHangingStatusesDelayNoOther(t *testing.T) {
 		}
 		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("all others have a status after %s: want a minute", took)
+		}
+	})
+}
+
+// TestDeniedStatusIsTriedAgainAfterItsPause: nothing else has to happen at the end of a pause.
+func TestDeniedStatusIsTriedAgainAfterItsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := make(chan time.Time, 100)
+		s := &memoryPolicies{answer: func(context.Context, string) int {
+			tries <- time.Now()
+			return http.StatusForbidden
+		}}
+		p := policiesInMemory(t, s, 1, io.Discard)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); p.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		want := retryFirst
+		for last := <-tries; want < 3*retryMost; want *= 2 {
+			next := <-tries
+			if after, least := next.Sub(last), min(want, retryMost); after < least || after > least+2*policiesEvery {
+				t.Errorf("the next try came after %s: want %s", after, least)
+			}
+			last = next
 		}
 	})
 }

@@ -28,11 +28,12 @@ type retry struct {
 
 func newRetries() *retries { return &retries{of: map[string]retry{}} }
 
-// failed makes an object pause after a failed write, and at least as long as the API server asks.
+// failed makes an object pause after a failed write, and at least as long as the API server asks, but never longer than retryMost: a
+// webhook may ask for years.
 func (r *retries) failed(name string, err error, now time.Time) {
 	pause := min(max(retryFirst, 2*r.of[name].pause), retryMost)
 	asked, _ := apierrors.SuggestsClientDelay(err)
-	r.of[name] = retry{err, now.Add(max(pause, time.Duration(asked)*time.Second)), pause}
+	r.of[name] = retry{err, now.Add(min(max(pause, time.Duration(asked)*time.Second), retryMost)), pause}
 }
 
 // succeeded forgets the failures of an object. An object that needs no write counts as well.
@@ -48,6 +49,16 @@ func (r *retries) has(name string) bool { _, failed := r.of[name]; return failed
 
 // until returns the end of an object's pause; zero without a failure.
 func (r *retries) until(name string) time.Time { return r.of[name].until }
+
+// look returns the time until the first pause that lasts beyond now ends, and at most the given one.
+func (r *retries) look(now time.Time, most time.Duration) time.Duration {
+	for _, failed := range r.of {
+		if failed.until.After(now) { // the others have been tried, or wait for something else
+			most = min(most, time.Until(failed.until))
+		}
+	}
+	return most
+}
 
 // news returns one error for each reason that has come since the last call: of the objects, and of others that belong to no object.
 // Errors that differ only in the object's name have one reason.

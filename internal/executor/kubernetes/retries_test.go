@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -96,6 +98,18 @@ func TestNewsNamesEachReasonOnce(t *testing.T) {
 	news(`faults "o": denied by n1.example at n.`)
 	if got := withoutName("see n/status, n. and n1", "n"); got != "see /status,  and n1" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestServerCannotAskForLongPause: a pause lasts as long as the API server asks, but at most retryMost. A webhook may ask for any time.
+func TestServerCannotAskForLongPause(t *testing.T) {
+	now := time.Unix(0, 0)
+	for asked, want := range map[int]time.Duration{0: retryFirst, 30: 30 * time.Second, 61: retryMost, math.MaxInt32: retryMost} {
+		r := newRetries()
+		r.failed("a", apierrors.NewTooManyRequests("later", asked), now)
+		if got := r.until("a").Sub(now); got != want {
+			t.Errorf("%d s asked: a pause of %s, want %s", asked, got, want)
+		}
 	}
 }
 

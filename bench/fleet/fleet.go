@@ -437,18 +437,29 @@ func (f *Fleet) find(id string) *Node {
 	return f.byID[id]
 }
 
-// Leader returns the number of the replica that leads.
+// leaderWithin bounds the wait for a leader: the asked replica may not have heard of it yet, and a lease may have been lost under load.
+const leaderWithin = 30 * time.Second
+
+// Leader returns the number of the replica that leads, as soon as there is one.
 func (f *Fleet) Leader(ctx context.Context) (int, error) {
-	r, err := f.client.ListSupervisors(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for i, c := range f.configs {
-		for _, s := range r.GetSupervisors() {
-			if s.GetLeader() && s.GetId() == c.ID {
-				return i, nil
+	ctx, cancel := context.WithTimeoutCause(ctx, leaderWithin, errors.New("no replica leads"))
+	defer cancel()
+	for {
+		r, err := f.client.ListSupervisors(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for i, c := range f.configs {
+			for _, s := range r.GetSupervisors() {
+				if s.GetLeader() && s.GetId() == c.ID {
+					return i, nil
+				}
 			}
 		}
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
-	return 0, errors.New("no replica leads")
 }

@@ -3,9 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -35,34 +32,17 @@ Run it before any other change of the list: the next change replaces the lists t
 		Example: "  ssh n1-0-1 sudo cat /var/lib/lofamo/agent/revoked | lofamoctl cert restore -",
 		Args:    command.Exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			raw, err := readKept(cmd.InOrStdin(), args[0])
+			raw, name, err := command.ReadBounded(args[0], cmd.InOrStdin(), pki.MaxDenyListSize)
 			if err != nil {
-				return command.Usage(err)
+				return err
 			}
 			return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
-				return restoreDenials(ctx, a, s, args[0], raw, older)
+				return restoreDenials(ctx, a, s, name, raw, older)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&older, "accept-older", false, "accept FILE even if a node claims a newer list, which is then lost on all nodes")
 	return cmd
-}
-
-// readKept reads at most one byte more than a list may have; "-" is the standard input.
-func readKept(in io.Reader, file string) ([]byte, error) {
-	if file != "-" {
-		f, err := os.Open(filepath.Clean(file))
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = f.Close() }()
-		in = f
-	}
-	raw, err := io.ReadAll(io.LimitReader(in, pki.MaxDenyListSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read revocations: %w", err)
-	}
-	return raw, nil
 }
 
 // restoreDenials adds the revocations of a kept list to the supervisors' list. Unless older is set, it refuses the kept list if a node

@@ -244,7 +244,6 @@ func (m *Machine) look(now time.Time, l Look, out *Output) {
 	default:
 		return
 	}
-	late := now.Sub(m.hang.last) > 2*m.cfg.TRead
 	if m.hang.look(now, l) {
 		if m.phase == starting {
 			m.becomeRunning(now, out)
@@ -258,7 +257,7 @@ func (m *Machine) look(now time.Time, l Look, out *Output) {
 	if m.phase == starting {
 		bound = m.cfg.StartWithin
 	}
-	if m.hang.chance < bound || late && m.hang.doubts < watchdog.MaxDoubts || m.cfg.Leave {
+	if m.hang.chance < bound || m.cfg.Leave {
 		return
 	}
 	m.cause = &halfcore.Cause{Kind: halfcore.Hung, Detail: m.hang.detail(l.Process)}

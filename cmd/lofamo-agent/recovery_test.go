@@ -787,8 +787,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	}
 }
 
-// A pipe that nobody reads any more, such as that of a log collector that hangs, does not keep the daemon from restarting a half, nor from
-// ending.
+// The daemon restarts a half, and ends when it should, although its log is a full pipe, for example to a log collector that hangs.
 func TestHalvesAreRecoveredWithoutReaderOfTheLog(t *testing.T) {
 	c := node(t)
 	r, w, err := os.Pipe()

@@ -158,8 +158,8 @@ func TestServiceManagerGetsStatesOfReplica(t *testing.T) {
 	manager.Await(t, "STOPPING=1")
 }
 
-// A pipe that nobody reads, such as that of a log collector that hangs, keeps a replica neither from leading nor from ending: an elected
-// replica that waited there would hold the lease and decide nothing.
+// A replica leads, and ends when it should, although its log is a full pipe, for example to a log collector that hangs. An elected
+// replica that waited for the pipe would hold the lease and decide nothing.
 func TestReplicaLeadsWithoutReaderOfItsLog(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 1})

@@ -160,7 +160,8 @@ func TestRestoredRevocationEndsLogins(t *testing.T) {
 	}
 }
 
-// FuzzOpenKeptDenyList: what it accepts, an operator has signed, and it can be restored beside a list of a supervisor.
+// FuzzOpenKeptDenyList: OpenKeptDenyList accepts only lists that an operator has signed. Each can be restored beside a list of a
+// supervisor.
 func FuzzOpenKeptDenyList(f *testing.F) {
 	ca, err := NewCA(cluster)
 	if err != nil {
@@ -190,7 +191,7 @@ func FuzzOpenKeptDenyList(f *testing.F) {
 			return
 		}
 		if !proto.Equal(l.DenyList, listOfRaw(signed.GetList())) {
-			t.Errorf("%v: nobody has signed it", l)
+			t.Errorf("%v: differs from the signed list", l)
 		}
 		if err := CheckHalves(listOf(3, RestoreDenials(own, l.DenyList, time.Now()).Denials...), own); err != nil {
 			t.Errorf("%v: %v", l, err)

@@ -18,8 +18,8 @@ const (
 	logCloseWait = time.Second
 )
 
-// LogQueue hands lines on to another writer from a goroutine of its own. Its queue is bounded: when it is full the
-// newest line drops, and a line with the number of dropped lines takes their place.
+// LogQueue is a writer that never waits: a separate goroutine passes its lines to another writer. Its queue is bounded. When the
+// queue is full, it drops the newest line, and later writes a line with the number of dropped ones.
 type LogQueue struct {
 	to    io.Writer
 	queue chan []byte

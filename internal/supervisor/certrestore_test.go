@@ -152,7 +152,7 @@ func TestLostRevocationsComeBackFromANodesFile(t *testing.T) {
 	}
 }
 
-// TestLyingNodeDoesNotBlockRestore: a node claims a list that nobody has.
+// TestLyingNodeDoesNotBlockRestore: a node claims a list that does not exist.
 func TestLyingNodeDoesNotBlockRestore(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})

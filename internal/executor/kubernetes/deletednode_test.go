@@ -43,8 +43,8 @@ func TestUndoOfDeletedNodeIsDone(t *testing.T) {
 	}
 }
 
-// TestMarkOfAnotherNodeDoesNotCount: a node made again under the name of a deleted one, from a copy of it, has its annotations. Their marks
-// are not of this node: an undo does not touch it, and they are no claims.
+// TestMarkOfAnotherNodeDoesNotCount: a node that is created from a copy of a deleted one has the same name and annotations. The marks in
+// these annotations belong to the deleted node. So they are no claims on the new node, and an undo does not change it.
 func TestMarkOfAnotherNodeDoesNotCount(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range acts()[1:5] { // a created node has no conditions

@@ -191,7 +191,7 @@ func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginnin
 	f.report(over)
 }
 
-// begin begins a change. It returns false if no worker is free for it.
+// begin starts a change, unless no worker is free; then it returns false.
 func (f *Faults) begin(ctx context.Context, c faultChange) bool {
 	again, retries := f.failing.has(c.name), 0
 	for _, failed := range f.busy {

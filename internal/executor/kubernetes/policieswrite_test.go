@@ -144,8 +144,8 @@ func TestDeniedStatusesAreReportedTogether(t *testing.T) {
 	})
 }
 
-// TestHangingStatusesDelayNoOther: statuses whose writes get no answer delay the others by seconds, and no pass for long: withdrawals are
-// part of it.
+// TestHangingStatusesDelayNoOther: statuses whose writes get no answer delay the others by seconds only. They delay no pass for long,
+// because a pass also withdraws policies.
 func TestHangingStatusesDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &memoryPolicies{answer: func(ctx context.Context, name string) int {

@@ -47,7 +47,7 @@ func TestMarksOfClosedResponsesDoNotPileUp(t *testing.T) {
 				delete(reg.open, j.Response)
 			}
 			if got := withoutMarks(theNode(t, name)); got != p.shows {
-				t.Fatalf("what was left to a person: %q", got)
+				t.Fatalf("the write changed the state that is left to a person: %q", got)
 			}
 			last := job()
 			do(t, e, last)

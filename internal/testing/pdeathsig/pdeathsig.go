@@ -25,8 +25,8 @@ func Start(cmd *exec.Cmd, sig syscall.Signal) error {
 	return <-result
 }
 
-// StartIn starts a command in the PID namespace of a process. The command gets no signal of its own: the kernel kills it when the first
-// process of the namespace ends, which Start must have started.
+// StartIn starts a command in the PID namespace of a process. The command gets no signal when this process
+// dies. The kernel kills it when the first process of the namespace ends, which Start must have started.
 func StartIn(cmd *exec.Cmd, pid int) error {
 	result := make(chan error)
 	starter() <- func() { result <- startIn(cmd, pid) }

@@ -24,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
@@ -361,8 +362,9 @@ type daemonProcess struct {
 }
 
 type halfState struct {
-	PID     int  `json:"pid"`
-	Running bool `json:"running"`
+	PID      int                     `json:"pid"`
+	Running  bool                    `json:"running"`
+	Recovery halfcore.RecoveryRecord `json:"recovery"`
 }
 
 func startDaemon(t *testing.T, c config.Agent, args ...string) *daemonProcess {

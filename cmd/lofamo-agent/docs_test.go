@@ -10,5 +10,5 @@ import (
 )
 
 func TestCommandsOfThePages(t *testing.T) {
-	docstest.Parses(t, "../..", "lofamo-agent", func() *cobra.Command { return newRoot(nil, io.Discard) })
+	docstest.Parses(t, "../..", "lofamo-agent", func() *cobra.Command { return (&options{stderr: io.Discard}).rootCommand() })
 }

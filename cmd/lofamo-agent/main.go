@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
@@ -47,26 +48,23 @@ func main() {
 // errUsage marks a command line that is refused.
 var errUsage = errors.New("usage")
 
-// finalError is a refused configuration after which a restart of the daemon cannot help.
-type finalError struct{ error }
-
 // execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a refused command line or
 // configuration. For a daemon that should stay down, the code for a refusal is 78. For a half that its daemon has started, it is 78, or 66
 // if a file that may be replaced is the reason.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	root := newRoot(environ, stderr)
+	o := &options{environ: environ, stderr: stderr}
+	root := o.rootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	c, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	_, _ = fmt.Fprintf(stderr, "lofamo-agent: %s\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
-	var final finalError
 	var bad *half.ConfigError
 	switch {
-	case errors.As(err, &final):
+	case c.Name() == runName && o.final(c.Flags(), args, err):
 		return half.ExitRefused
 	case errors.Is(err, errUsage) || errors.As(err, &bad):
 		return daemon.RefusalCode(environ, err)
@@ -99,8 +97,7 @@ type joinFlags struct {
 	labels      map[string]string
 }
 
-func newRoot(environ []string, stderr io.Writer) *cobra.Command {
-	o := &options{environ: environ, stderr: stderr}
+func (o *options) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lofamo-agent",
 		Short:         "The agent of one node: its host half, its DNP half, and the daemon that starts both",
@@ -132,9 +129,12 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
+// runName is the command that runs the recovery daemon.
+const runName = "run"
+
 func (o *options) runCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "run",
+		Use:   runName,
 		Short: "Start both halves as separate processes, and restart them when they end or hang",
 		Long: "Start both halves as separate processes, and restart them when they end or hang: the recovery daemon.\n\n" +
 			"The daemon kills and restarts a half that exits, or that could run but writes nothing, the first time at once.\n" +
@@ -152,11 +152,7 @@ func (o *options) runCommand() *cobra.Command {
 			log := program.NewLogQueue(o.stderr)
 			defer func() { _ = log.Close() }() // a log that hangs keeps the daemon neither from its work nor from ending
 			o.stderr = log
-			err := o.run(c.Context())
-			if o.final(err) {
-				return finalError{err}
-			}
-			return err
+			return o.run(c.Context())
 		},
 	}
 	c.Flags().StringVar(&o.restart, "restart", string(daemon.RestartAlways),
@@ -184,16 +180,16 @@ func (o *options) run(ctx context.Context) error {
 	if _, err := half.ParseScheduling(o.scheduling); err != nil {
 		return fmt.Errorf("%w: --%w", errUsage, err)
 	}
+	of, err := parseHalf(o.half)
+	if err != nil {
+		return fmt.Errorf("%w: --half: %w", errUsage, err)
+	}
 	cfg, later, err := o.enrolled(ctx)
 	if err != nil {
 		return err
 	}
 	if err := half.Check(cfg); err != nil {
 		return err
-	}
-	of, err := parseHalf(o.half)
-	if err != nil {
-		return fmt.Errorf("%w: --half: %w", errUsage, err)
 	}
 	if err := half.CheckHalf(cfg, of); err != nil {
 		return err
@@ -220,13 +216,18 @@ func (o *options) run(ctx context.Context) error {
 }
 
 // final reports whether a restart of a daemon that ended with err cannot help. It is false if the state directory is unknown.
-func (o *options) final(err error) bool {
-	of, bad := parseHalf(o.half)
-	dir, unknown := config.AgentStateDir(o.config, o.environ)
+func (o *options) final(flags *pflag.FlagSet, args []string, err error) bool {
 	if errors.Is(err, errUsage) { // a service manager would repeat the command line
 		err = &half.ConfigError{Err: err}
+		flags.ParseErrorsAllowlist.UnknownFlags = true
+		_ = flags.ParseAll(args, func(f *pflag.Flag, value string) error { // --config and --half may follow the mistake
+			_ = f.Value.Set(value)
+			return nil
+		})
 	}
-	return bad == nil && unknown == nil && daemon.Final(err, dir, of)
+	of, _ := parseHalf(o.half) // 0, so both, for an unknown half
+	dir, unknown := config.AgentStateDir(o.config, o.environ)
+	return unknown == nil && daemon.Final(err, dir, of)
 }
 
 // parseHalf parses host or dnp; an empty string means both, 0.

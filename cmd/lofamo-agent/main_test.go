@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
@@ -249,6 +251,35 @@ func TestDaemonRefusesWhatItsHalfWouldRefuse(t *testing.T) {
 	refusal(t, 2, words, "run", "--half", "host", "--config", file) // the other half may get another order
 }
 
+// A service manager repeats the command line, for instance that of a unit's drop-in, so a mistake in it is final. A half that still runs
+// needs the next daemon, also if the mistake precedes --config.
+func TestDaemonWithWrongCommandLineStaysDown(t *testing.T) {
+	c := node(t)
+	file := write(t, c, "")
+	mistakes := [][]string{{"--frequency", "7"}, {"--wait=perhaps"}, {"extra"}, {"--half", "left"}}
+	for _, args := range mistakes {
+		word, _, _ := strings.Cut(args[0], "=")
+		refusal(t, 78, []string{word}, slices.Concat([]string{"run", "--config", file}, args)...)
+	}
+	refusal(t, 78, []string{"--half"}, "run", "--config", file, "--half")
+	refusal(t, 2, nil, "run", "--frequency", "7", "--config", filepath.Join(t.TempDir(), "absent"))
+
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := regfile.Open(filepath.Join(c.StateDir, "registers"), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range mistakes {
+		refusal(t, 2, nil, slices.Concat([]string{"run"}, args, []string{"--config", file})...)
+	}
+	refusal(t, 78, nil, "run", "--half", "host", "--config", file, "--frequency", "7")
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestLogFileCannotBeOpened: halves run all the same.
 func TestLogFileCannotBeOpened(t *testing.T) {
 	c := node(t)
@@ -331,8 +362,9 @@ type daemonProcess struct {
 }
 
 type halfState struct {
-	PID     int  `json:"pid"`
-	Running bool `json:"running"`
+	PID      int                     `json:"pid"`
+	Running  bool                    `json:"running"`
+	Recovery halfcore.RecoveryRecord `json:"recovery"`
 }
 
 func startDaemon(t *testing.T, c config.Agent, args ...string) *daemonProcess {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,15 +178,12 @@ func TestHungDaemonIsFound(t *testing.T) {
 	c := node(t)
 	file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
 	d := startDaemon(t, c)
-	dnpLog := filepath.Join(filepath.Dir(c.StateDir), "dnp.log")
+	lock := filepath.Join(c.StateDir, "registers.dnp")
 	drain := sync.OnceFunc(func() {
-		f, err := os.OpenFile(dnpLog, os.O_RDWR, 0)
-		if err != nil {
+		f, err := os.OpenFile(lock, os.O_RDWR, 0)
+		if err := errors.Join(err, os.Remove(lock), f.Close()); err != nil {
 			t.Error(err)
-			return
 		}
-		t.Cleanup(func() { _ = f.Close() })
-		go func() { _, _ = io.Copy(io.Discard, f) }() // until it is closed
 	})
 	t.Cleanup(drain)
 	m.await("READY=1")
@@ -205,10 +201,10 @@ func TestHungDaemonIsFound(t *testing.T) {
 	live(t, file, 0, nil, "--live")
 
 	dnp := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
-	if err := errors.Join(os.Remove(dnpLog), unix.Mkfifo(dnpLog, 0o600)); err != nil {
+	if err := errors.Join(os.Remove(lock), unix.Mkfifo(lock, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	signalTo(t, dnp.PID, syscall.SIGKILL) // the daemon opens the log of the next one, and that waits for a reader
+	signalTo(t, dnp.PID, syscall.SIGKILL) // the daemon reads who holds its lock, and that waits for a writer
 	live(t, file, 1, []string{"the loop of the dnp half does not go round"}, "--live")
 	m.misses()
 	live(t, file, 1, []string{"dnp half: does not serve"}, "--ready")

@@ -333,6 +333,45 @@ func startDaemonLogging(t *testing.T, c config.Agent, log string) *daemonProcess
 	return startDaemonTo(t, c, f)
 }
 
+// While the daemon's disk hangs, a half that ends is started again, and one that hangs is found. Opening a pipe without a reader hangs like
+// such a disk. Later the history is complete.
+func TestHungDiskDelaysNoRecovery(t *testing.T) {
+	c := node(t)
+	logs := t.TempDir()
+	d := startDaemon(t, c, "--log-dir", logs)
+	pid := awaitRecord(t, c, fault.HalfHost, "it runs", runs).PID
+	awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	file := filepath.Join(c.StateDir, daemon.RecoveryFile(fault.HalfHost)+".new")
+	log := filepath.Join(logs, "host.log")
+	if err := errors.Join(os.Remove(log), unix.Mkfifo(log, 0o600), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // otherwise a daemon that waits would never end
+		for _, f := range []string{log, file} {
+			if w, err := os.OpenFile(f, os.O_RDWR|unix.O_NONBLOCK, 0); err == nil {
+				t.Cleanup(func() { _ = w.Close() })
+			}
+		}
+	})
+	for _, s := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		signalTo(t, pid, s)
+		host, _ := d.await("it runs again", func(host, _ halfState) bool { return host.Running && host.PID != pid })
+		pid = host.PID
+		d.await("it serves", func(host, _ halfState) bool { return runs(host.Recovery) })
+	}
+	reader, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // the disk works again
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close() }()
+	if code := d.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	awaitRecord(t, c, fault.HalfHost, "it is stopped", func(r halfcore.RecoveryRecord) bool {
+		return r.State == halfcore.Stopped && r.Total == 2 && r.Count(halfcore.Killed) == 1 && r.Count(halfcore.Hung) == 1
+	})
+}
+
 // Two halves that share a state directory have a daemon each, like two containers. Neither daemon takes the other's
 // half, and a half gets no second daemon.
 func TestDaemonOfOneHalf(t *testing.T) {

@@ -126,8 +126,8 @@ const (
 	announceWithin = 2 * time.Second
 	// takeOverWithin bounds that wait if another daemon waits to take over. An upgrade often replaces the supervisors too, so the commit
 	// takes longer. The old halves serve meanwhile. takeOverWithin, a running try to announce the return, a question to systemd (1 s),
-	// stopWait and the last lines of a log that hangs (1 s) together must be shorter than the chart's terminationGracePeriodSeconds
-	// (20 s) and the unit's TimeoutStopSec (20 s).
+	// stopWait, longDiskWait and the last lines of a log that hangs (1 s) together must be shorter than the chart's
+	// terminationGracePeriodSeconds (20 s) and the unit's TimeoutStopSec (20 s).
 	takeOverWithin = 8 * time.Second
 )
 

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +46,8 @@ type child struct {
 	earlier regfile.Holder
 	alarm   *half.Alarm // nil before lookAfterUntil
 	links   *links      // of a DNP half with restarts; nil: none are held
+	history *historyWriter
+	opening *logOpening // of its log file, which the disk has not completed; nil: none
 	// ended is the last process, if it ended without a request; nil while a process runs.
 	ended *halfcore.EndedProcess
 
@@ -63,6 +64,7 @@ func newChild(d *daemon, h fault.Half) *child {
 		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), round: make(chan struct{}), first: true,
 		since: half.Monotonic(), record: halfcore.RecoveryRecord{Half: h, State: halfcore.Stopped},
 	}
+	c.history = &historyWriter{write: func(x halfcore.RecoveryHistory) { d.noteKept(d.writeHistory(h, x)) }}
 	if h == fault.HalfDNP && d.cfg.Restart != RestartNever {
 		c.links = newLinks(d.cfg.Agent, c.log)
 	}
@@ -301,7 +303,9 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 	if r.Ended != nil {
 		c.d.tell() // before the disk: the other half states the death
 	}
-	c.d.keepHistory(c.half, h)
+	if !c.history.keep(h, r.State == halfcore.Stopped) {
+		c.d.noteKept(errDiskHangs)
+	}
 	if r.Ended == nil {
 		c.d.tell()
 	}
@@ -389,20 +393,6 @@ func (c *child) launch() (*process, error) {
 		cmd.Env = append(cmd.Env, half.RecoveryEnv+"="+string(b))
 	}
 	return startProcess(cmd, c.d.cfg.Realtime)
-}
-
-// openLog opens the half's log file; nil: its log goes to standard error. A failing or full disk does not keep a half
-// from running.
-func (c *child) openLog() *os.File {
-	if c.d.cfg.LogDir == "" {
-		return nil
-	}
-	f, err := os.OpenFile(filepath.Join(c.d.cfg.LogDir, c.half.String()+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		c.log.Warn("half logs to standard error: its log file cannot be opened", "err", err)
-		return nil
-	}
-	return f
 }
 
 // look checks the half: its word, and its process if the word has not moved.

@@ -75,29 +75,34 @@ func (d *daemon) loadHistory(h fault.Half) (*halfcore.RecoveryHistory, error) {
 	return ReadRecovery(d.cfg.Agent.StateDir, h)
 }
 
-// keepHistory replaces the file atomically, so that readers find either the old one or the new one. The file need not
+// writeHistory replaces the file atomically, so that readers find either the old one or the new one. The file need not
 // survive the machine.
-func (d *daemon) keepHistory(h fault.Half, history halfcore.RecoveryHistory) {
-	err := func() error {
-		boot, err := storage.BootID()
-		if err != nil {
-			return err
-		}
-		b, err := json.Marshal(recoveryFile{Boot: hex.EncodeToString(boot[:]), History: history})
-		if err != nil {
-			return err
-		}
-		path := d.statePath(RecoveryFile(h))
-		f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return err
-		}
-		_, err = f.Write(append(b, '\n'))
-		if err := errors.Join(err, f.Close()); err != nil {
-			return errors.Join(err, os.Remove(path+".new"))
-		}
-		return os.Rename(path+".new", path)
-	}()
+func (d *daemon) writeHistory(h fault.Half, history halfcore.RecoveryHistory) error {
+	boot, err := storage.BootID()
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(recoveryFile{Boot: hex.EncodeToString(boot[:]), History: history})
+	if err != nil {
+		return err
+	}
+	path := d.statePath(RecoveryFile(h))
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path+".new"))
+	}
+	return os.Rename(path+".new", path)
+}
+
+// errDiskHangs: the history is written when the disk works again.
+var errDiskHangs = errors.New("the disk has not written it in time")
+
+// noteKept logs when the histories can no longer be written, and when they can again.
+func (d *daemon) noteKept(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.unkept.Set(d.log, "keeping the history of restarts", err)

@@ -144,8 +144,11 @@ func TestGivenUpHalfIsKnownFromStart(t *testing.T) {
 	cfg.StateDir = t.TempDir()
 	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1},
 		log: slog.New(slog.DiscardHandler)}
-	d.keepHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: halfcore.RecoveryRecord{Half: fault.HalfHost,
+	err := d.writeHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: halfcore.RecoveryRecord{Half: fault.HalfHost,
 		State: halfcore.GivenUp, Total: 5}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := newChild(d, fault.HalfHost)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -87,7 +87,10 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 			}
 			if tc.old != 0 {
 				d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler)}
-				d.keepHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: halfcore.RecoveryRecord{Half: fault.HalfHost, State: tc.old}})
+				old := halfcore.RecoveryRecord{Half: fault.HalfHost, State: tc.old}
+				if err := d.writeHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: old}); err != nil {
+					t.Fatal(err)
+				}
 			}
 			program := filepath.Join(t.TempDir(), "halves")
 			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] || exec sleep 1000\n[ -e $0.begun ] && exit %d\n: > $0.begun\nexit %d\n",

@@ -11,11 +11,15 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/threads"
 )
 
+// holderEvery is the least time between two checks, while a half writes its word, that its process is still the known one.
+const holderEvery = 250 * time.Millisecond
+
 // starvation asks the kernel whether the other half's process waits for a processor. It asks only while that half does not
 // write its word, and only as often as the answer can matter. The zero value is ready.
 type starvation struct {
 	asked   bool           // for process
 	process regfile.Holder // of the other half; zero: unknown
+	checked time.Time      // when process was last known to be the present one
 	empty   int            // reads in a row that found the word not valid
 	account threads.Account
 	at      time.Time // of account
@@ -28,8 +32,8 @@ type starvation struct {
 // found the word valid, because the disk may be the reason for a word that is not.
 func (s *starvation) look(now time.Time, registers string, half fault.Half, valid bool) bool {
 	if valid {
-		if !s.asked || s.empty > 0 {
-			s.asked = true
+		if !s.asked || s.empty > 0 || s.replaced(now) {
+			s.asked, s.checked = true, now
 			s.process, _ = regfile.LastHolder(registers, half) // without a lock: unknown
 		}
 		s.empty = 0
@@ -45,6 +49,16 @@ func (s *starvation) look(now time.Time, registers string, half fault.Half, vali
 	earlier, at, same := s.account, s.at, s.empty > 1
 	s.account, s.at = account, now
 	return same && account.Starved(earlier, now.Sub(at))
+}
+
+// replaced reports whether the process has ended, though the half writes its word: it was restarted so fast that no read found the word
+// empty. It checks at most every holderEvery.
+func (s *starvation) replaced(now time.Time) bool {
+	if now.Sub(s.checked) < holderEvery || s.process.PID == 0 || s.process.Elsewhere(regfile.PIDNamespace()) {
+		return false
+	}
+	s.checked = now
+	return !s.process.Exists()
 }
 
 // otherThreadWaits reports whether a thread of this process other than the calling one is ready to run. With GOMAXPROCS=1 it then

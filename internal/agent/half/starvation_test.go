@@ -3,6 +3,7 @@ package half
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
@@ -23,11 +24,17 @@ func lockedBy(t *testing.T, pid int, space uint64) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), RegisterFile)
+	holds(t, path, pid, start, space)
+	return path
+}
+
+// holds writes the entry of a process that takes the host half's lock.
+func holds(t *testing.T, path string, pid int, start, space uint64) {
+	t.Helper()
 	entry := fmt.Sprintf("%d %d\n%d %d in %d\n", pid, start, pid, start, space)
 	if err := os.WriteFile(path+".host", []byte(entry), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return path
 }
 
 // A half whose process waits for a processor is starved as soon as the kernel's account covers the time between two reads.
@@ -55,6 +62,36 @@ func TestHalfThatWaitsForProcessorIsStarved(t *testing.T) {
 	}
 	if s.look(time.Now(), path, fault.HalfHost, false) {
 		t.Error("starved at the first empty read after a valid one")
+	}
+}
+
+// A half may be restarted so fast that no read finds its word empty. The new process can be starved, too.
+func TestRestartBetweenTwoReadsIsSeen(t *testing.T) {
+	former := exec.Command("sleep", "1000")
+	if err := former.Start(); err != nil {
+		t.Fatal(err)
+	}
+	path := lockedBy(t, former.Process.Pid, regfile.PIDNamespace())
+	var s starvation
+	now := time.Now()
+	s.look(now, path, fault.HalfHost, true)
+	_ = former.Process.Kill()
+	_ = former.Wait()
+
+	pid := threadstest.Starved(t)
+	start, err := regfile.StartTime(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds(t, path, pid, start, regfile.PIDNamespace())
+	now = now.Add(holderEvery)
+	s.look(now, path, fault.HalfHost, true)
+	s.look(now, path, fault.HalfHost, false)
+	for end := time.Now().Add(20 * time.Second); !s.look(time.Now(), path, fault.HalfHost, false); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not starved")
+		}
+		s.empty = 1 // the test may ask as often as it must
 	}
 }
 

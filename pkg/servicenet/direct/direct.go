@@ -83,6 +83,7 @@ type Socket struct {
 	past   uint64 // datagrams that the kernel dropped at former endpoints
 
 	blocked atomic.Bool
+	zones   zones
 
 	received, sent, oversized, blockedCount, sendErrors, busy, pathErrors, untold, rebinds atomic.Uint64
 }
@@ -250,13 +251,23 @@ func (s *Socket) Send(to netip.AddrPort, b []byte) error {
 
 // sendNow sends at the endpoint of the moment.
 func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
+	var scope uint32
+	if name := to.Addr().Zone(); name != "" {
+		var err error
+		if scope, err = s.zones.number(name); err != nil {
+			return err
+		}
+	}
 	for ep := s.cur.Load(); ; {
 		if ep == nil {
 			return s.errAbsent()
 		}
-		err := ep.send(to, b)
+		err := ep.send(to, scope, b)
 		now := s.cur.Load()
 		if now == ep || !errors.Is(err, net.ErrClosed) {
+			if err != nil && scope != 0 {
+				s.zones.doubt(to.Addr().Zone())
+			}
 			return err
 		}
 		ep = now // Rebind came between
@@ -269,8 +280,8 @@ const sendTries = 8
 
 // send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
 // there, behind a card that is stuck or neighbours that do not answer ARP, would be found dead.
-func (e *endpoint) send(to netip.AddrPort, b []byte) error {
-	sa, saLen, err := e.sockaddr(to)
+func (e *endpoint) send(to netip.AddrPort, scope uint32, b []byte) error {
+	sa, saLen, err := e.sockaddr(to, scope)
 	if err != nil {
 		return err
 	}
@@ -293,20 +304,14 @@ func (e *endpoint) send(to netip.AddrPort, b []byte) error {
 	return sendErr
 }
 
-// sockaddr returns an address in the kernel's form, and its length.
-func (e *endpoint) sockaddr(to netip.AddrPort) (sa unix.RawSockaddrAny, size uintptr, err error) {
+// sockaddr returns an address in the kernel's form, and its length. scope is the number of its zone.
+func (e *endpoint) sockaddr(to netip.AddrPort, scope uint32) (sa unix.RawSockaddrAny, size uintptr, err error) {
 	addr := to.Addr()
 	switch {
 	case e.ipv6 && addr.IsValid():
-		in6 := unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: port(to.Port()), Addr: addr.As16()}
-		if addr.Zone() != "" {
-			ifc, err := net.InterfaceByName(addr.Zone())
-			if err != nil {
-				return sa, 0, fmt.Errorf("zone %q: %w", addr.Zone(), err)
-			}
-			in6.Scope_id = uint32(ifc.Index)
+		*(*unix.RawSockaddrInet6)(unsafe.Pointer(&sa)) = unix.RawSockaddrInet6{
+			Family: unix.AF_INET6, Port: port(to.Port()), Addr: addr.As16(), Scope_id: scope,
 		}
-		*(*unix.RawSockaddrInet6)(unsafe.Pointer(&sa)) = in6
 		return sa, unix.SizeofSockaddrInet6, nil
 	case addr.Unmap().Is4():
 		*(*unix.RawSockaddrInet4)(unsafe.Pointer(&sa)) = unix.RawSockaddrInet4{

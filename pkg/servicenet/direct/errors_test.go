@@ -132,7 +132,7 @@ func TestErrorsAreRateLimited(t *testing.T) {
 func TestBlockedSocketReportsNoErrors(t *testing.T) {
 	a, atA, errs := startTelling(t, "127.0.0.1:0", "")
 	a.Block(true)
-	if err := a.cur.Load().send(closedPort(t, "127.0.0.1"), []byte("past the block")); err != nil {
+	if err := a.cur.Load().send(closedPort(t, "127.0.0.1"), 0, []byte("past the block")); err != nil {
 		t.Fatal(err)
 	}
 	b, _ := start(t)

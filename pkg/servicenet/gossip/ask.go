@@ -24,7 +24,7 @@ func (n *Net) runAsks(ctx context.Context) {
 			return
 		case members := <-n.asks:
 			for _, m := range n.pick(members) {
-				n.wg.Go(func() { n.ping(ctx, m) })
+				go n.ping(ctx, m) // Close does not wait for the answer
 			}
 		}
 	}

@@ -2,6 +2,8 @@ package gossip
 
 import (
 	"fmt"
+	"log/slog"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -49,6 +51,59 @@ func TestAskedMemberAnswers(t *testing.T) {
 	case <-heard:
 	case <-time.After(bound):
 		t.Error("no answer to a question that followed an unanswered one")
+	}
+}
+
+// A member that ends waits neither for the answer to a question nor for a paused process that accepts its stream: its recovery daemon
+// hands the node over only then.
+func TestCloseWaitsForNoAnswer(t *testing.T) {
+	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: streamTimeout, GossipInterval: 10 * time.Millisecond, PushPullInterval: time.Hour}
+	paused, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = paused.Close() }()
+	for what, begin := range map[string]func() *Net{
+		"a question": func() *Net {
+			far := startKeys(t, "far", [][]byte{key(1)}, quiet)
+			near := startConfig(t, Config{Name: "near", Key: key(1), Timing: quiet, OnHeard: func(time.Time) {}}, far)
+			near.until(t, EventJoin, "far")
+			far.Block(true)
+			near.Ask(1)
+			for len(near.asks) > 0 {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(10 * time.Millisecond) // it is sent
+			return near.Net
+		},
+		"a stream": func() *Net {
+			n, err := New(Config{Name: "near", Bind: "127.0.0.1:0", Key: key(1), Timing: quiet, Join: []string{paused.Addr().String()},
+				Meta: Meta{Role: RoleNode, ID: "near", Coord: "0,0,0", ReportAddr: "127.0.0.1:7000"}, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := paused.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			return n
+		},
+	} {
+		const tries = 5
+		for try := 1; ; try++ { // a busy machine may hold one up
+			n := begin()
+			began := time.Now()
+			if err := n.Close(); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took < streamTimeout/2 {
+				break
+			} else if try == tries {
+				t.Errorf("the end took %s while %s waited", took, what)
+				break
+			}
+		}
 	}
 }
 

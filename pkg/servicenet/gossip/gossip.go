@@ -489,7 +489,7 @@ func (n *Net) Leave(timeout time.Duration) error {
 	return nil
 }
 
-// Close stops the member and waits for its goroutines; it does not say goodbye. No callback runs
+// Close stops the member and waits for its goroutines, except those of unanswered pings; it does not say goodbye. No callback runs
 // after it has returned, so it must not be called from one.
 func (n *Net) Close() error {
 	if n.closed.Swap(true) {

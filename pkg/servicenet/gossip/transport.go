@@ -334,7 +334,23 @@ func (t *transport) DialAddressTimeout(addr memberlist.Address, timeout time.Dur
 		return nil, fmt.Errorf("dial %s: %w", addr.Addr, errRefused)
 	}
 	d := net.Dialer{Timeout: timeout}
-	return d.DialContext(t.ctx, "tcp", addr.Addr)
+	c, err := d.DialContext(t.ctx, "tcp", addr.Addr)
+	if err != nil {
+		return nil, err
+	}
+	return &dialled{c, context.AfterFunc(t.ctx, func() { _ = c.Close() })}, nil
+}
+
+// dialled is a stream to another member, which is closed when this member closes: the other one may be paused, and never answer.
+type dialled struct {
+	net.Conn
+	forget func() bool
+}
+
+// Close implements net.Conn.
+func (d *dialled) Close() error {
+	d.forget()
+	return d.Conn.Close()
 }
 
 // PacketCh implements memberlist.Transport.

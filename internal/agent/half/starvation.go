@@ -4,6 +4,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
@@ -11,15 +13,11 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/threads"
 )
 
-// holderEvery is the least time between two checks, while a half writes its word, that its process is still the known one.
-const holderEvery = 250 * time.Millisecond
-
 // starvation asks the kernel whether the other half's process waits for a processor. It asks only while that half does not
 // write its word, and only as often as the answer can matter. The zero value is ready.
 type starvation struct {
 	asked   bool           // for process
 	process regfile.Holder // of the other half; zero: unknown
-	checked time.Time      // when process was last known to be the present one
 	empty   int            // reads in a row that found the word not valid
 	account threads.Account
 	at      time.Time // of account
@@ -32,8 +30,8 @@ type starvation struct {
 // found the word valid, because the disk may be the reason for a word that is not.
 func (s *starvation) look(now time.Time, registers string, half fault.Half, valid bool) bool {
 	if valid {
-		if !s.asked || s.empty > 0 || s.replaced(now) {
-			s.asked, s.checked = true, now
+		if !s.asked || s.empty > 0 || s.replaced() {
+			s.asked = true
 			s.process, _ = regfile.LastHolder(registers, half) // without a lock: unknown
 		}
 		s.empty = 0
@@ -52,13 +50,13 @@ func (s *starvation) look(now time.Time, registers string, half fault.Half, vali
 }
 
 // replaced reports whether the process has ended, though the half writes its word: it was restarted so fast that no read found the word
-// empty. It checks at most every holderEvery.
-func (s *starvation) replaced(now time.Time) bool {
-	if now.Sub(s.checked) < holderEvery || s.process.PID == 0 || s.process.Elsewhere(regfile.PIDNamespace()) {
+// empty. The system call runs at each read. It never blocks, so it bypasses the Go scheduler.
+func (s *starvation) replaced() bool {
+	if s.process.PID <= 0 || s.process.Elsewhere(regfile.PIDNamespace()) {
 		return false
 	}
-	s.checked = now
-	return !s.process.Exists()
+	_, _, errno := unix.RawSyscall(unix.SYS_KILL, uintptr(s.process.PID), 0, 0)
+	return errno == unix.ESRCH
 }
 
 // otherThreadWaits reports whether a thread of this process other than the calling one is ready to run. With GOMAXPROCS=1 it then

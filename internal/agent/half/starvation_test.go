@@ -67,16 +67,16 @@ func TestHalfThatWaitsForProcessorIsStarved(t *testing.T) {
 
 // A half may be restarted so fast that no read finds its word empty. The new process can be starved, too.
 func TestRestartBetweenTwoReadsIsSeen(t *testing.T) {
-	former := exec.Command("sleep", "1000")
-	if err := former.Start(); err != nil {
+	earlier := exec.Command("sleep", "1000")
+	if err := earlier.Start(); err != nil {
 		t.Fatal(err)
 	}
-	path := lockedBy(t, former.Process.Pid, regfile.PIDNamespace())
+	path := lockedBy(t, earlier.Process.Pid, regfile.PIDNamespace())
 	var s starvation
 	now := time.Now()
 	s.look(now, path, fault.HalfHost, true)
-	_ = former.Process.Kill()
-	_ = former.Wait()
+	_ = earlier.Process.Kill()
+	_ = earlier.Wait()
 
 	pid := threadstest.Starved(t)
 	start, err := regfile.StartTime(pid)
@@ -84,7 +84,6 @@ func TestRestartBetweenTwoReadsIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	holds(t, path, pid, start, regfile.PIDNamespace())
-	now = now.Add(holderEvery)
 	s.look(now, path, fault.HalfHost, true)
 	s.look(now, path, fault.HalfHost, false)
 	for end := time.Now().Add(20 * time.Second); !s.look(time.Now(), path, fault.HalfHost, false); time.Sleep(50 * time.Millisecond) {

@@ -70,7 +70,7 @@ func TestGossipedReportReachesMap(t *testing.T) {
 	_ = member.Close()
 	left = true
 	supervisortest.Eventually(t, "a challenge answered", func() bool {
-		return !strings.Contains(get(t, "http://"+cfg.HTTP+"/metrics", 200), "lofamo_challenge_answers_total 0")
+		return !strings.Contains(scrape(t, cfg.HTTP), "lofamo_challenge_answers_total 0")
 	})
 	node, err := c.Client(t, cfg.GRPC).GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
 	if err != nil || node.GetState() == lofamov1.State_FAILED {

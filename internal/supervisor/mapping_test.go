@@ -1,7 +1,6 @@
 package supervisor_test
 
 import (
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -69,7 +68,6 @@ func TestSilentNodesAreMappedByNeighbours(t *testing.T) {
 	})
 	defer stop()
 	client := c.Client(t, c.Configs[0].GRPC)
-	scrape := func() string { return get(t, "http://"+c.Configs[0].HTTP+"/metrics", http.StatusOK) }
 	get := func(x int) *lofamov1.Node {
 		n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: grid.Coord{X: x}.String()})
 		if err != nil {
@@ -106,7 +104,7 @@ func TestSilentNodesAreMappedByNeighbours(t *testing.T) {
 		}
 	}
 	supervisortest.Eventually(t, "the metrics to say so", func() bool {
-		page := scrape()
+		page := scrape(t, c.Configs[0].HTTP)
 		return strings.Contains(page, `lofamo_mapped_nodes{found="both-halves"} 1`+"\n"+`lofamo_mapped_nodes{found="dnp-alone"} 2`+"\n"+
 			`lofamo_mapped_nodes{found="not-reached"} 0`+"\n") &&
 			!strings.Contains(page, "lofamo_mappings_total 0\n") && !strings.Contains(page, "lofamo_map_orders_total 0\n")

@@ -90,7 +90,7 @@ func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
 			t.Errorf("replica %d lists %v, %v", i, list, err)
 		}
 		supervisortest.Eventually(t, "the copy of "+cfg.ID, func() bool {
-			return strings.Contains(get(t, "http://"+cfg.HTTP+"/metrics", 200),
+			return strings.Contains(scrape(t, cfg.HTTP),
 				fmt.Sprintf("lofamo_topology_revision %d\n", done.GetTopology().GetRevision()))
 		})
 	}
@@ -388,7 +388,7 @@ func TestMaintenanceMarksSurviveLeaderLoss(t *testing.T) {
 	}
 	for i, cfg := range c.Configs {
 		supervisortest.Eventually(t, "the copy of "+cfg.ID, func() bool {
-			return strings.Contains(get(t, "http://"+c.Configs[i].HTTP+"/metrics", 200), "lofamo_maintenance_nodes 2\n")
+			return strings.Contains(scrape(t, c.Configs[i].HTTP), "lofamo_maintenance_nodes 2\n")
 		})
 	}
 	_, err = operator.EndMaintenance(t.Context(), &lofamov1.EndMaintenanceRequest{Nodes: []string{"x1", "n0-0-0"}})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +19,13 @@ import (
 // ahead is a store that has a commit before the term learns about it.
 type ahead struct {
 	*memstore.Store
-	commits uint64
+	commits atomic.Uint64 // a question outlives the caller that gave up
 }
 
 func (a *ahead) Confirm(ctx context.Context, f store.Fence) (store.Standing, error) {
 	at, err := a.Store.Confirm(ctx, f)
-	return store.Standing{Revision: at.Revision + a.commits, Head: at.Head + a.commits}, err
+	n := a.commits.Load()
+	return store.Standing{Revision: at.Revision + n, Head: at.Head + n}, err
 }
 
 // TestReadersNeverGoBack: the store may have a commit, and watches may show it, before the term learns about it.
@@ -42,13 +44,13 @@ func TestReadersNeverGoBack(t *testing.T) {
 	if m, err := h.Map(t.Context()); err != nil || m.Revision != before.Revision {
 		t.Fatalf("map of %d, %v; nothing was committed since %d", m.Revision, err, before.Revision)
 	}
-	st.commits = before.Revision + 1 // as if the store had it already
+	st.commits.Store(before.Revision + 1) // as if the store had it already
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if m, err := h.Map(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("answered with a map of %d that may be older than what a watch has shown: %v", m.Revision, err)
 	}
-	st.commits = 0
+	st.commits.Store(0)
 	later := make(chan view.Map, 1)
 	go func() {
 		m, _ := h.Map(t.Context())

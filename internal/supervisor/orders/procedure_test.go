@@ -207,28 +207,30 @@ func TestOneProcedureRunsAtATime(t *testing.T) {
 
 // A procedure that no node begins is reported; an invalid request is refused.
 func TestUnstartedProcedureIsReported(t *testing.T) {
-	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
-	n.m.Lead(7)
-	n.begin = func(o *lofamov1.ProcedureOrder) {
-		n.says(fault.NodeID(o.GetNode()), o, 0, func(st *lofamov1.ProcedureStatus) { st.Error = "it has started as many as it may" })
-	}
-	_, _, err := n.procedure(ProcedureRequest{})
-	var refused *RefusedError
-	if !errors.As(err, &refused) || strings.Count(err.Error(), "as many as it may") != 3 {
-		t.Errorf("%v", err)
-	}
-	if got := n.counted("lofamo_procedures_total", metrics.ProcedureFailed); got != 1 {
-		t.Errorf("%v failures are counted", got)
-	}
-	n = newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
-	n.m.Lead(7)
-	n.places[3].Failed = true
-	if _, _, err := n.procedure(ProcedureRequest{Node: "n1-1-0"}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "is FAILED") {
-		t.Errorf("a starter that is FAILED: %v", err)
-	}
-	if len(n.procedures) > 0 {
-		t.Errorf("ordered all the same: %v", n.procedures)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		n.m.Lead(7)
+		n.begin = func(o *lofamov1.ProcedureOrder) {
+			n.says(fault.NodeID(o.GetNode()), o, 0, func(st *lofamov1.ProcedureStatus) { st.Error = "it has started as many as it may" })
+		}
+		_, _, err := n.procedure(ProcedureRequest{})
+		var refused *RefusedError
+		if !errors.As(err, &refused) || strings.Count(err.Error(), "as many as it may") != 3 {
+			t.Errorf("%v", err)
+		}
+		if got := n.counted("lofamo_procedures_total", metrics.ProcedureFailed); got != 1 {
+			t.Errorf("%v failures are counted", got)
+		}
+		n = newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		n.m.Lead(7)
+		n.places[3].Failed = true
+		if _, _, err := n.procedure(ProcedureRequest{Node: "n1-1-0"}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "is FAILED") {
+			t.Errorf("a starter that is FAILED: %v", err)
+		}
+		if len(n.procedures) > 0 {
+			t.Errorf("ordered all the same: %v", n.procedures)
+		}
+	})
 }
 
 // A store that does not answer is no refusal: a later call may succeed.

@@ -112,6 +112,12 @@ func compete(t *testing.T, run func(context.Context, func(context.Context, store
 	return began, ended
 }
 
+// The leases of the tests that shorten one, in seconds, and the wait before. A busy machine keeps its leases, and elects within the wait.
+const (
+	long, short = 60, 30
+	longWait    = 2 * time.Second
+)
+
 // TestSlowReplicaGetsLongerLease: a replica that is too slow for its lease loses it, and then leads with a longer one.
 func TestSlowReplicaGetsLongerLease(t *testing.T) {
 	t.Parallel()
@@ -131,7 +137,6 @@ func TestSlowReplicaGetsLongerLease(t *testing.T) {
 // the store refuses the transaction, the lease stays as it is, and the term goes on.
 func TestLongLeaseBecomesShorter(t *testing.T) {
 	t.Parallel()
-	const long, short = 8, 4
 	first := func(errs ...error) func() error {
 		var n atomic.Int64
 		return func() error {
@@ -159,7 +164,7 @@ func TestLongLeaseBecomesShorter(t *testing.T) {
 			kv := &stubborn{KV: client.KV}
 			own := clientv3.NewCtxClient(t.Context())
 			own.KV, own.Watcher, own.Lease = kv, client.Watcher, client.Lease
-			c := store.Campaigner{Client: own, ID: "a", TTL: short, ShortenAfter: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+			c := store.Campaigner{Client: own, ID: "a", TTL: short, ShortenAfter: longWait, Logger: slog.New(slog.DiscardHandler)}
 			began, ended := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) {
 				kv.fail.Store(nil)
 				c.RunFrom(ctx, long, func(ctx context.Context, f store.Fence) error {
@@ -184,12 +189,30 @@ func TestLongLeaseBecomesShorter(t *testing.T) {
 func TestTermEndsWithItsKey(t *testing.T) {
 	t.Parallel()
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
-	c := store.Campaigner{Client: client, ID: "a", TTL: 4, ShortenAfter: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
-	began, ended := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) { c.RunFrom(ctx, 8, work) })
+	deleted := make(chan struct{})
+	late := func() error { // on a busy machine the leader could shorten its lease before the key is gone
+		select {
+		case <-deleted:
+		case <-t.Context().Done():
+		}
+		return nil
+	}
+	kv := &stubborn{KV: client.KV}
+	own := clientv3.NewCtxClient(t.Context())
+	own.KV, own.Watcher, own.Lease = kv, client.Watcher, client.Lease
+	c := store.Campaigner{Client: own, ID: "a", TTL: short, ShortenAfter: longWait, Logger: slog.New(slog.DiscardHandler)}
+	began, ended := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) {
+		kv.fail.Store(nil)
+		c.RunFrom(ctx, long, func(ctx context.Context, f store.Fence) error {
+			kv.fail.Store(&late)
+			return work(ctx, f)
+		})
+	})
 	f := await(t, "a to lead", began)
 	if _, err := client.Delete(t.Context(), f.Key); err != nil {
 		t.Fatal(err)
 	}
+	close(deleted)
 	if err := await(t, "the term to end", ended); err == nil || errors.Is(err, context.Canceled) {
 		t.Errorf("the term ended by %v, want the loss of the lease", err)
 	}
@@ -201,15 +224,15 @@ func TestCandidateShortensItsLease(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	a := campaign(t, client, "a", patient)
 	first := await(t, "a to lead", a.began)
-	c := store.Campaigner{Client: client, ID: "b", TTL: 4, ShortenAfter: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
-	began, _ := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) { c.RunFrom(ctx, 8, work) })
+	c := store.Campaigner{Client: client, ID: "b", TTL: short, ShortenAfter: longWait, Logger: slog.New(slog.DiscardHandler)}
+	began, _ := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) { c.RunFrom(ctx, long, work) })
 	supervisortest.Eventually(t, "a candidate with a short lease", func() bool {
 		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
 		if err != nil {
 			return false
 		}
 		for _, kv := range resp.Kvs {
-			if string(kv.Key) != first.Key && granted(t, client, store.Fence{Key: string(kv.Key)}) == 4 {
+			if string(kv.Key) != first.Key && granted(t, client, store.Fence{Key: string(kv.Key)}) == short {
 				return true
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
@@ -46,7 +47,7 @@ type child struct {
 	earlier regfile.Holder
 	alarm   *half.Alarm // nil before lookAfterUntil
 	links   *links      // of a DNP half with restarts; nil: none are held
-	history *historyWriter
+	history *durable.Newest[halfcore.RecoveryHistory]
 	opening *logOpening // of its log file, which the disk has not completed; nil: none
 	// ended is the last process, if it ended without a request; nil while a process runs.
 	ended *halfcore.EndedProcess
@@ -64,7 +65,7 @@ func newChild(d *daemon, h fault.Half) *child {
 		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), round: make(chan struct{}), first: true,
 		since: half.Monotonic(), record: halfcore.RecoveryRecord{Half: h, State: halfcore.Stopped},
 	}
-	c.history = &historyWriter{write: func(x halfcore.RecoveryHistory) { d.noteKept(d.writeHistory(h, x)) }}
+	c.history = durable.NewNewest(func(x halfcore.RecoveryHistory) { d.noteKept(d.writeHistory(h, x)) })
 	if h == fault.HalfDNP && d.cfg.Restart != RestartNever {
 		c.links = newLinks(d.cfg.Agent, c.log)
 	}
@@ -303,9 +304,7 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 	if r.Ended != nil {
 		c.d.tell() // before the disk: the other half states the death
 	}
-	if !c.history.keep(h, r.State == halfcore.Stopped) {
-		c.d.noteKept(errDiskHangs)
-	}
+	c.keepHistory(h, r.State == halfcore.Stopped)
 	if r.Ended == nil {
 		c.d.tell()
 	}

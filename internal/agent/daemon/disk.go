@@ -3,10 +3,10 @@ package daemon
 import (
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // This file keeps the loop of a half from waiting for a disk that hangs: other goroutines write its history and open its log file. The
@@ -20,73 +20,15 @@ const (
 	longDiskWait = time.Second
 )
 
-// historyWriter writes the newest history of a half in its own goroutine, one at a time.
-type historyWriter struct {
-	write func(halfcore.RecoveryHistory)
-
-	mu   sync.Mutex
-	next *halfcore.RecoveryHistory // to be written after the present one; nil: none
-	done chan struct{}             // closed when all is written; nil: nothing is being written
-	late bool                      // an earlier call has not waited for the end
-}
-
-// keep writes a history. It reports whether that has happened within diskWait or, for the last one, longDiskWait. After
-// false it does not wait again before the writer has caught up.
-func (w *historyWriter) keep(h halfcore.RecoveryHistory, last bool) bool {
-	w.mu.Lock()
-	w.next = &h
-	if w.done == nil {
-		w.done, w.late = make(chan struct{}), false
-		go w.run(w.done)
+// keepHistory keeps the history of the half, and logs if the disk does not.
+func (c *child) keepHistory(h halfcore.RecoveryHistory, last bool) {
+	kept := c.history.Write(h, diskWait)
+	if !kept && last {
+		kept = c.history.Flush(longDiskWait)
 	}
-	done, wait := w.done, diskWait
-	if w.late {
-		wait = 0
+	if !kept {
+		c.d.noteKept(errDiskHangs)
 	}
-	w.mu.Unlock()
-	if last {
-		wait = longDiskWait
-	}
-	if within(done, wait) {
-		return true
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.late = true
-	return false
-}
-
-// run writes until there is nothing left to write.
-func (w *historyWriter) run(done chan struct{}) {
-	for {
-		w.mu.Lock()
-		h := w.next
-		w.next = nil
-		if h == nil {
-			w.done = nil
-			close(done)
-			w.mu.Unlock()
-			return
-		}
-		w.mu.Unlock()
-		w.write(*h)
-	}
-}
-
-// within waits for done, for a time at most, and reports whether it is closed.
-func within(done <-chan struct{}, wait time.Duration) bool {
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-		select { // a starved process finds both at once
-		case <-done:
-		default:
-			return false
-		}
-	}
-	return true
 }
 
 // logOpening is the opening of a log file, in its own goroutine.
@@ -114,7 +56,7 @@ func (c *child) openLog() *os.File {
 			o.file, o.err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 		}()
 	}
-	if !within(o.done, wait) {
+	if !durable.Within(o.done, wait) {
 		c.opening = o // the next start takes its file
 		c.log.Warn("half logs to standard error: the disk has not opened its log file in time", "within", diskWait.String())
 		return nil

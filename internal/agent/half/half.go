@@ -24,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/sdnotify"
@@ -53,6 +54,7 @@ type Common struct {
 	Trust    *trust
 	Keeper   *storage.ReportLog
 	Copy     *resumption
+	epochs   *durable.Newest[fault.Epoch]
 	tests    string             // the self-test result last passed to the daemon
 	unkept   string             // why reports are not kept, as last passed to the machine
 	Manager  *sdnotify.Notifier // of a half that is a service of its own
@@ -88,6 +90,12 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 		Log: log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
 	}
 	c.Around.Store(around)
+	file, log := c.epochPath(), c.Log
+	c.epochs = durable.NewNewest(func(e fault.Epoch) {
+		if err := storage.SetEpoch(file, e); err != nil {
+			log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
+		}
+	})
 	if cfg.Platform == config.PlatformDPU && cfg.Window.Zero() {
 		c.Log.Warn("platform dpu needs a window: without one the halves share a register file and so a kernel, and reports say shared-kernel")
 		c.Config.Platform = config.PlatformSharedKernel
@@ -262,9 +270,7 @@ func (c *Common) SpoolState() (servicenet.SpoolState, bool) {
 // epoch that is then lost, another incarnation could reuse that epoch.
 func (c *Common) CarryOut(e servicenet.SenderEffects, numbers storage.Numbers, p *Page) {
 	if e.NewEpoch != 0 {
-		if err := storage.SetEpoch(c.epochPath(), e.NewEpoch); err != nil {
-			c.Log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
-		}
+		c.keepEpoch(e.NewEpoch)
 		p.SetEpoch(e.NewEpoch)
 	}
 	c.storeNumbers(numbers) // before the reports: one with a number that was not given is of a later life
@@ -281,6 +287,14 @@ func (c *Common) CarryOut(e servicenet.SenderEffects, numbers storage.Numbers, p
 			level = slog.LevelWarn
 		}
 		c.Log.Log(context.Background(), level, n.Text)
+	}
+}
+
+// keepEpoch stores an epoch. The half holds its mutex, and while it waits for the disk it does not write its word: so it waits for one write
+// period at most. If the machine crashes before the disk has the epoch, the next start asks the supervisors again, as after a failure.
+func (c *Common) keepEpoch(e fault.Epoch) {
+	if !c.epochs.Write(e, c.Periods.TWrite) {
+		c.Log.Warn("boot epoch not kept yet: the disk has not answered in time", "within", c.Periods.TWrite)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// hangingCopy is a copy of the store in which a call of the named method hangs while its query waits.
+// hangingCopy is a copy of a store without a quorum, in which a call of the named method hangs while its query waits.
 type hangingCopy struct {
 	*memstore.Store
 
@@ -36,6 +36,9 @@ func (c *hangingCopy) Bounds(ctx context.Context) (store.Bounds, error) {
 	}
 	return c.Store.Bounds(ctx)
 }
+
+// Revision fails: there is no quorum.
+func (*hangingCopy) Revision(context.Context) (uint64, error) { return 0, errors.New("no quorum") }
 
 func (c *hangingCopy) MapNow(ctx context.Context) (store.Snapshot, error) {
 	if err := c.wait(ctx, "MapNow"); err != nil {
@@ -91,5 +94,29 @@ func TestQueryThatHangsDelaysNoOther(t *testing.T) {
 				t.Errorf("a query after the first: %v", err)
 			}
 		})
+	}
+}
+
+// TestEndedWatchWaitsForNoStore: a watch that begins without a quorum, while the store hangs, ends when its client leaves.
+func TestEndedWatchWaitsForNoStore(t *testing.T) {
+	method := "Bounds"
+	c := &hangingCopy{Store: memstore.New(1), hangs: make(chan struct{}, 1)}
+	c.hang.Store(&method)
+	s := New(Config{Copy: c})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.startOf(ctx, 0)
+		ended <- err
+	}()
+	<-c.hangs
+	cancel()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the watch has a revision to begin with")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the watch goes on without its client")
 	}
 }

@@ -7,9 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -118,5 +122,52 @@ func TestEndedWatchWaitsForNoStore(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the watch goes on without its client")
+	}
+}
+
+// hangingResponses is a responder whose store hangs.
+type hangingResponses struct {
+	*memory
+
+	hangs chan struct{} // gets an element from each read
+}
+
+func (r hangingResponses) Responses(ctx context.Context) ([]*response.Response, response.Breaker, error) {
+	r.hangs <- struct{}{}
+	<-ctx.Done()
+	return nil, response.Breaker{}, ctx.Err()
+}
+
+// TestEndedWatchOfResponsesWaitsForNoOther: while a watch of responses waits for the store on behalf of all, another one ends when
+// its client leaves.
+func TestEndedWatchOfResponsesWaitsForNoOther(t *testing.T) {
+	m := newMemory(t, twoApprovals)
+	service := hangingResponses{m, make(chan struct{}, 1)}
+	r := NewResponses(responsesOf(t, m, alone{}).s, unasked(), service)
+	read := func(ctx context.Context) <-chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := r.readOnce(ctx, service.Changed())
+			ended <- err
+		}()
+		return ended
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	first := read(ctx)
+	<-service.hangs
+	left, leave := context.WithCancel(t.Context())
+	second := read(left)
+	leave()
+	select {
+	case err := <-second:
+		if status.Code(err) != codes.Canceled {
+			t.Errorf("the second watch: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the second watch waits for the first")
+	}
+	cancel()
+	if err := <-first; status.Code(err) != codes.Canceled {
+		t.Errorf("the first watch: %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -141,7 +142,7 @@ type Server struct {
 	cfg       Config
 	hub       *watchHub
 	pages     snapshots
-	old       staleMap
+	old       staleMaps
 	divisions divisions
 	members   members
 }
@@ -154,7 +155,8 @@ func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, hub: newHub(hubConfig{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy)}
+	return &Server{cfg: cfg, hub: newHub(hubConfig{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy),
+		old: staleMaps{turn: make(chan struct{}, 1)}}
 }
 
 // Run follows the store for watchers until the context ends.
@@ -283,33 +285,52 @@ func byLeader[R proto.Message](ctx context.Context, s *Server, reason error,
 	return resp, slices.Contains(verdicts, code), err
 }
 
-// staleMap caches the map last read from the copy, until the next commit.
-type staleMap struct {
-	mu      sync.Mutex
-	written uint64
-	topo    *topology.Topology
-	m       view.Map
+// staleMaps caches the map last read from the copy, until the next commit.
+type staleMaps struct {
+	turn chan struct{} // has an element while a query reads the copy: one at a time
+	kept atomic.Pointer[staleMap]
 }
 
-// stale reads the map from the copy.
+type staleMap struct {
+	view.Map
+
+	written uint64 // the revision of the last commit that it includes
+	topo    *topology.Topology
+}
+
+// stale reads the map from the copy. It waits for the store, and for another query that reads the copy, until the context ends.
 func (s *Server) stale(ctx context.Context) (view.Map, error) {
-	s.old.mu.Lock()
-	defer s.old.mu.Unlock()
 	bounds, err := s.cfg.Copy.Bounds(ctx)
 	if err != nil {
 		return view.Map{}, err
 	}
-	if m, ok := s.local(bounds.Written); ok {
-		s.old.m, s.old.topo = m, nil
-	} else if topo := s.cfg.Names.Topology(); s.old.topo != topo || s.old.written != bounds.Written {
-		m, err := s.readCopy(ctx)
-		if err != nil {
-			return view.Map{}, err
-		}
-		s.old.m, s.old.topo, s.old.written = m, topo, bounds.Written
+	m, ok := s.local(bounds.Written)
+	if ok {
+		s.old.kept.Store(nil)
+	} else if m, err = s.keptCopy(ctx, bounds.Written); err != nil {
+		return view.Map{}, err
 	}
-	m := s.old.m
 	m.Revision, m.Stale, m.StaleAge = max(m.Revision, bounds.Revision), true, s.quorumAge()
+	return m, nil
+}
+
+// keptCopy returns a map of the copy that includes the last commit. It reads the copy only if the kept map does not include it.
+func (s *Server) keptCopy(ctx context.Context, written uint64) (view.Map, error) {
+	select {
+	case s.old.turn <- struct{}{}:
+		defer func() { <-s.old.turn }()
+	case <-ctx.Done():
+		return view.Map{}, ctx.Err()
+	}
+	topo := s.cfg.Names.Topology()
+	if kept := s.old.kept.Load(); kept != nil && kept.topo == topo && kept.written >= written {
+		return kept.Map, nil
+	}
+	m, err := s.readCopy(ctx)
+	if err != nil {
+		return view.Map{}, err
+	}
+	s.old.kept.Store(&staleMap{m, written, topo})
 	return m, nil
 }
 

@@ -48,9 +48,10 @@ type Responses struct {
 	watched  watched
 }
 
-// watched caches the last read for all watchers: they need the same records at the same time, possibly thousands.
+// watched caches the last read for all watchers: they need the same records at the same time, possibly thousands. Who puts an
+// element into turn owns the rest until it takes the element out.
 type watched struct {
-	mu      sync.Mutex
+	turn    chan struct{}
 	of      <-chan struct{} // closed when the cache is outdated
 	all     []*response.Response
 	breaker response.Breaker
@@ -59,7 +60,7 @@ type watched struct {
 // NewResponses returns the service for a server. Without policies it serves a parent of regions, and without a
 // responder a replica with responses switched off.
 func NewResponses(s *Server, p Policies, r respond.Service) *Responses {
-	return &Responses{s: s, policies: p, service: r, checks: newChecks()}
+	return &Responses{s: s, policies: p, service: r, checks: newChecks(), watched: watched{turn: make(chan struct{}, 1)}}
 }
 
 // Which roles may make which requests. A replica forwards people's requests and makes none itself: otherwise one
@@ -124,8 +125,12 @@ func (r *Responses) read(ctx context.Context) ([]*response.Response, response.Br
 // readOnce is read for watchers. changed must be obtained before the call. The result is shared.
 func (r *Responses) readOnce(ctx context.Context, changed <-chan struct{}) ([]*response.Response, response.Breaker, error) {
 	w := &r.watched
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	select {
+	case w.turn <- struct{}{}:
+		defer func() { <-w.turn }()
+	case <-ctx.Done():
+		return nil, response.Breaker{}, status.FromContextError(ctx.Err()).Err()
+	}
 	if w.of != changed {
 		all, breaker, err := r.read(ctx)
 		if err != nil {

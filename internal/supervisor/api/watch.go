@@ -65,9 +65,9 @@ func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingSe
 // startOf returns the revision that a watch begins after: the requested one, or the newest for 0. It refuses
 // revisions from the future, which belong to another store. Without a quorum it cannot tell, and accepts them.
 func (s *Server) startOf(ctx context.Context, after uint64) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, proxyTime)
+	bounded, cancel := context.WithTimeout(ctx, proxyTime)
 	defer cancel()
-	rev, err := s.cfg.Copy.Revision(ctx)
+	rev, err := s.cfg.Copy.Revision(bounded)
 	switch {
 	case err == nil && after > rev:
 		return 0, expired(fmt.Sprintf("after_revision: given %d: the store is at %d", after, rev), listAgain)
@@ -76,7 +76,7 @@ func (s *Server) startOf(ctx context.Context, after uint64) (uint64, error) {
 	case err == nil:
 		return rev, nil
 	}
-	b, err := s.cfg.Copy.Bounds(context.WithoutCancel(ctx))
+	b, err := s.cfg.Copy.Bounds(ctx)
 	if err != nil {
 		return 0, status.Error(codes.Unavailable, err.Error())
 	}

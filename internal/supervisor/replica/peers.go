@@ -51,22 +51,32 @@ func Dial(addresses map[string]string, tlsFor func(id string) (*tls.Config, erro
 }
 
 // Set replaces the list of the other replicas: it connects to new ones and closes the connections of removed ones.
-// It leaves out replicas without a connection and names them in the error.
+// It leaves out replicas without a connection and names them in the error. A connection to a hung replica takes seconds to
+// close; meanwhile the other methods do not wait.
 func (p *Peers) Set(addresses map[string]string) error {
+	removed, err := p.replace(addresses)
+	errs := []error{err}
+	for id, conn := range removed {
+		if err := conn.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close connection to supervisor %s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// replace is Set, but returns the connections to close.
+func (p *Peers) replace(addresses map[string]string) (removed map[string]*grpc.ClientConn, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
-	changed := false
+	removed = make(map[string]*grpc.ClientConn)
 	for id, old := range p.peers {
-		if addresses[id] == old.addr {
-			continue
+		if addresses[id] != old.addr {
+			removed[id] = old.conn
+			delete(p.peers, id)
 		}
-		if err := old.conn.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close connection to supervisor %s: %w", id, err))
-		}
-		delete(p.peers, id)
-		changed = true
 	}
+	changed := len(removed) > 0
 	for id, addr := range addresses {
 		if p.peers[id].conn != nil {
 			continue
@@ -83,7 +93,7 @@ func (p *Peers) Set(addresses map[string]string) error {
 		close(p.changed)
 		p.changed = make(chan struct{})
 	}
-	return errors.Join(errs...)
+	return removed, errors.Join(errs...)
 }
 
 func (p *Peers) dial(id, addr string) (*grpc.ClientConn, error) {

@@ -344,9 +344,11 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 	return errors.Join(errs...)
 }
 
-// HealAll heals every node that has a place, some at a time.
-func (c *Cluster) HealAll(ctx context.Context) error {
-	nodes := c.info.Placed()
+// HealAll heals every node that has halves.
+func (c *Cluster) HealAll(ctx context.Context) error { return c.HealEach(ctx, c.WithHalves(ctx)) }
+
+// HealEach heals nodes, some at a time.
+func (c *Cluster) HealEach(ctx context.Context, nodes []NodeInfo) error {
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)

@@ -148,6 +148,17 @@ func TestLabelSeesWhatOthersChange(t *testing.T) {
 	}
 }
 
+func TestLabelPausesLongerAfterEachConflict(t *testing.T) {
+	r := conflicting(t, 4)
+	began := time.Now()
+	if got := run(t, nil, r.Flags("label", "x", "rack=r1")...); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+	if took := time.Since(began); took < 750*time.Millisecond { // half of 100, 200, 400 and 800 ms
+		t.Errorf("four conflicts took %v", took)
+	}
+}
+
 // conflicting is a fake cluster with the spare x, and answers each of the next changes with a conflict.
 func conflicting(t *testing.T, conflicts int) ctltest.Remote {
 	r := operated(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -229,29 +228,6 @@ An interrupted command continues when you repeat it.`,
 // replaceLook is the interval between checks while a step waits.
 const replaceLook = time.Second
 
-// Bounds of the pause after a conflict. Each further conflict in a row doubles the pause.
-const (
-	leastConflictPause = 100 * time.Millisecond
-	mostConflictPause  = 5 * time.Second
-)
-
-// conflictPause returns the pause after the given number of conflicts in a row. Jitter of up to half of it keeps two callers from
-// meeting again.
-func conflictPause(conflicts int) time.Duration {
-	d := min(leastConflictPause<<min(conflicts-1, 16), mostConflictPause)
-	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter
-}
-
-// pause waits for a time, or until the context ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // replace carries out all steps. After a conflict with a change by somebody else, it reads the state again.
 func replace(a *command.App, ctx context.Context, s command.Session, r replacement, drain, wait time.Duration) error {
 	drainBy, waitBy := time.Time{}, a.Env.Now().Add(wait)
@@ -285,7 +261,7 @@ func replace(a *command.App, ctx context.Context, s command.Session, r replaceme
 				return fmt.Errorf("replace %s: %s has not joined after %v: waiting for %s: run this command again to continue", r.broken, r.spare, wait,
 					strings.Join(waits, " "))
 			}
-			if err := pause(ctx, replaceLook); err != nil {
+			if err := command.Pause(ctx, replaceLook); err != nil {
 				return err
 			}
 		default:
@@ -302,7 +278,7 @@ func replace(a *command.App, ctx context.Context, s command.Session, r replaceme
 					command.Plain(err))
 			}
 			conflicts++
-			if err := pause(ctx, conflictPause(conflicts)); err != nil {
+			if err := command.Pause(ctx, command.ConflictPause(conflicts)); err != nil {
 				return err
 			}
 		}

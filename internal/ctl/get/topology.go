@@ -252,6 +252,9 @@ func label(a *command.App, ctx context.Context, s command.Session, name string, 
 		}
 		resp, err := s.ApplyTopology(ctx, &lofamov1.ApplyTopologyRequest{Topology: top, IfRevision: top.GetRevision()})
 		if status.Code(err) == codes.Aborted && try < labelTries {
+			if err := command.Pause(ctx, command.ConflictPause(try)); err != nil {
+				return err
+			}
 			continue
 		}
 		if err != nil {

@@ -204,6 +204,25 @@ func TestReplaceGivesUpConflictsAtItsTimeLimit(t *testing.T) {
 	}
 }
 
+func TestReplaceTakesCoordinates(t *testing.T) {
+	r := conflicting(t, 0)
+	r.Server.Operators.Errs = []error{status.Error(codes.Internal, "enough")}
+	got := run(t, nil, r.Flags("node", "replace", "0,0", "x")...)
+	if asked := r.Server.Operators.Asked; len(asked) != 1 || !strings.Contains(asked[0], `nodes:"n0-0-0"`) {
+		t.Errorf("asked for %q, %+v", asked, got)
+	}
+	for _, tc := range []struct{ broken, spare, want string }{
+		{"nobody", "x", `BROKEN "nobody": want a node of the topology, or its coordinates`},
+		{"9,9,9", "x", `BROKEN "9,9,9": want`},
+		{"n0-0-0", "nobody", `SPARE "nobody": want`},
+		{"0,0,0", "n0-0-0", "BROKEN 0,0,0 is n0-0-0 itself: want the id of the node that it replaces"},
+	} {
+		if got := run(t, nil, r.Flags("node", "replace", tc.broken, tc.spare)...); got.code != 2 || !strings.Contains(got.stderr, tc.want) {
+			t.Errorf("replace %s %s: %+v, want %q", tc.broken, tc.spare, got, tc.want)
+		}
+	}
+}
+
 func TestOperatorsRefusals(t *testing.T) {
 	r := operated(t)
 	write := func(text string) string {

@@ -102,6 +102,20 @@ func newReplacement(broken, spare string) replacement {
 	return replacement{broken, spare, spare + inPlaceOf + broken}
 }
 
+// replacementOf is newReplacement for nodes that are given by id or coordinates.
+func replacementOf(top *lofamov1.Topology, broken, spare string) (replacement, error) {
+	was, now := command.TopologyNode(top, broken), command.TopologyNode(top, spare)
+	switch {
+	case was == nil:
+		return replacement{}, command.Usagef("BROKEN %q: want a node of the topology, or its coordinates", broken)
+	case now == nil:
+		return replacement{}, command.Usagef("SPARE %q: want a node of the topology", spare)
+	case was == now: // an interrupted command that is repeated with coordinates
+		return replacement{}, command.Usagef("BROKEN %s is %s itself: want the id of the node that it replaces", broken, now.GetId())
+	}
+	return newReplacement(was.GetId(), now.GetId()), nil
+}
+
 // sets reports whether a mark on the spare comes from a replacement: this one, or one with the spare as its broken
 // node. Other marks stay, as their purpose is unknown.
 func (r replacement) sets(reason string) bool {
@@ -219,7 +233,15 @@ An interrupted command continues when you repeat it.`,
 			return command.Usagef("--wait %v: want 0 or a positive time such as 30m", wait)
 		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			return replace(a, ctx, s, newReplacement(args[0], args[1]), drain, wait)
+			top, err := s.GetTopology(ctx)
+			if err != nil {
+				return fmt.Errorf("replace %s: %w", args[0], command.Plain(err))
+			}
+			r, err := replacementOf(top, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return replace(a, ctx, s, r, drain, wait)
 		})
 	}
 	return cmd

@@ -391,6 +391,22 @@ func TestWaitingSpareNeedsNoHealing(t *testing.T) {
 	}
 }
 
+func TestFaultOfWaitingSpareIsRefused(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
+	self, err := readStat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.info.Spares[0].RunPID, c.info.Spares[0].Started = self.pid, self.started // a daemon that waits has no run.sock
+	const want = "node spare-0: no half runs: a spare without a place has none"
+	if _, err := c.Inject(t.Context(), "spare-0", faultOf(t, "kill-host")); err == nil || err.Error() != want {
+		t.Errorf("kill-host: %v, want %q", err, want)
+	}
+	if err := c.Heal(t.Context(), "spare-0"); err != nil {
+		t.Errorf("heal: %v", err)
+	}
+}
+
 func TestCoordinatesNameTheNodeThereNow(t *testing.T) {
 	c := replaced(t)
 	for name, want := range map[string]fault.NodeID{"1,0,0": "spare-0", "1": "spare-0", "0,0,0": "n0-0-0", "n1-0-0": "n1-0-0"} {

@@ -302,6 +302,9 @@ func TestArgumentsThatCannotBe(t *testing.T) {
 		{[]string{"inject", "nobody", "heal"}, []string{`"nobody"`, "coordinates x,y,z"}},
 		{[]string{"inject", "0,0,0", "cut-link", "Z+"}, []string{"Z+", "2x1x1", "size there is 1"}},
 		{[]string{"regs", "9,9,9"}, []string{"9,9,9", "want 0,0,0 to 1,0,0"}},
+		{[]string{"get", "nodes", "--region", "region-0"}, []string{`"region-0"`, "has no regions: leave --region out"}},
+		{[]string{"token", "create", "--uses", "0"}, []string{"--uses 0: want 1 to 500"}},
+		{[]string{"token", "create", "--ttl", "0s"}, []string{"--ttl 0s: want 1m to 168h"}},
 		{keyless.Flags("get", "nodes"), []string{"--cert", "viewer.pem", "no such file"}},
 		{[]string{"up", "--bin-dir", bin, "--dir", long}, []string{"--dir: path too long", "want at most"}},
 	} {

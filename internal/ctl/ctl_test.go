@@ -75,6 +75,9 @@ func TestGolden(t *testing.T) {
 	parts[0].State, parts[3].State, parts[4].State, parts[5].State = lofamov1.State_UNKNOWN, lofamov1.State_ABSENT,
 		lofamov1.State_ABSENT, lofamov1.State_FAILED
 	absent := ctltest.StartRemote(t, lacking)
+	waiting := ctltest.Healthy(t, "2")
+	waiting.Nodes.Nodes = append(waiting.Nodes.Nodes, &lofamov1.Node{Id: "spare-0", Spare: true, State: lofamov1.State_UNKNOWN})
+	spare := ctltest.StartRemote(t, waiting)
 	for _, tc := range []struct {
 		name string
 		r    ctltest.Remote
@@ -86,6 +89,7 @@ func TestGolden(t *testing.T) {
 		{"get-nodes.yaml", bad, "get nodes --state failed -o yaml"},
 		{"get-node.txt", bad, "get node 1,0,1"},
 		{"get-node-dead.txt", bad, "get node n0-1-0"},
+		{"get-node-spare.txt", spare, "get node spare-0"},
 		{"get-node.json", bad, "get node 1,0,1 -o json"},
 		{"get-links.txt", bad, "get links --state SICK,FAILED"},
 		{"get-links-wide.txt", bad, "get links n0-0-0 -o wide"},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -87,6 +88,9 @@ func (s NodeStatus) Half(h fault.Half) HalfStatus {
 	return s.DNP
 }
 
+// errNoHalves is the error for a spare whose daemon runs and waits for a place.
+var errNoHalves = errors.New("no half runs: a spare without a place has none")
+
 // Status asks a node's `lofamo-agent run` for its halves.
 func (c *Cluster) Status(ctx context.Context, n NodeInfo) (NodeStatus, error) {
 	if pid, _ := c.daemon(n); pid == 0 {
@@ -95,6 +99,9 @@ func (c *Cluster) Status(ctx context.Context, n NodeInfo) (NodeStatus, error) {
 	}
 	var s NodeStatus
 	err := control(ctx, n, "run.sock", http.MethodGet, "/status", nil, &s)
+	if n.Coord == "" && errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("node %s: %w", n.ID, errNoHalves)
+	}
 	return s, err
 }
 
@@ -328,6 +335,9 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 		return err
 	}
 	errs := []error{c.resetSensor(n, "")}
+	if _, err := c.Status(ctx, n); errors.Is(err, errNoHalves) {
+		return errors.Join(errs...)
+	}
 	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
 		errs = append(errs, c.revive(ctx, n, h))
 	}
@@ -344,9 +354,11 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 	return errors.Join(errs...)
 }
 
-// HealAll heals every node that has a place, some at a time.
-func (c *Cluster) HealAll(ctx context.Context) error {
-	nodes := c.info.Placed()
+// HealAll heals every node that has halves.
+func (c *Cluster) HealAll(ctx context.Context) error { return c.HealEach(ctx, c.WithHalves(ctx)) }
+
+// HealEach heals nodes, some at a time.
+func (c *Cluster) HealEach(ctx context.Context, nodes []NodeInfo) error {
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -34,7 +37,8 @@ func startFakeRun(t *testing.T, c *Cluster, i int) *fakeRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.info.Nodes[i].RunPID, c.info.Nodes[i].Started = self.pid, self.started
+	n := c.info.at(i)
+	n.RunPID, n.Started = self.pid, self.started
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if err := f.start(h); err != nil {
 			t.Fatal(err)
@@ -49,7 +53,7 @@ func startFakeRun(t *testing.T, c *Cluster, i int) *fakeRun {
 		}
 	})
 	for _, sock := range []string{"run.sock", "host.inject.sock", "dnp.inject.sock"} {
-		l, err := net.Listen("unix", filepath.Join(c.info.Nodes[i].StateDir, sock))
+		l, err := net.Listen("unix", filepath.Join(n.StateDir, sock))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,6 +347,79 @@ func TestInvalidFaultIsRefused(t *testing.T) {
 		if _, err := c.Inject(ctx, tc.node, tc.f); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s %s: %v, want %q", tc.node, tc.f, err, tc.want)
 		}
+	}
+}
+
+// replaced has a supervisor that knows the spare in the place of the second node.
+func replaced(t *testing.T) *Cluster {
+	t.Helper()
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
+	c.ports.release()
+	tls, err := pki.ServerTLS(c.PKI("sup-0.pem"), c.PKI("sup-0.key"), c.PKI("ca.pem"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := clienttest.Start(tls, c.info.Supervisors[0].GRPC, &clienttest.Map{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	s.Operators.Topology = &lofamov1.Topology{Dims: "2x1x1", Nodes: []*lofamov1.TopologyNode{
+		{Id: "n0-0-0", Coord: "0,0,0"}, {Id: "n1-0-0"}, {Id: "spare-0", Coord: "1,0,0"}}}
+	return c
+}
+
+func TestSpareInPlaceIsHealed(t *testing.T) {
+	c := replaced(t)
+	runs := []*fakeRun{startFakeRun(t, c, 0), startFakeRun(t, c, 1), startFakeRun(t, c, 2)}
+	if err := c.HealAll(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for i, run := range runs {
+		if len(run.took()) == 0 {
+			t.Errorf("%s was not healed: its halves run", c.info.at(i).ID)
+		}
+	}
+}
+
+func TestWaitingSpareNeedsNoHealing(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
+	startFakeRun(t, c, 0)
+	startFakeRun(t, c, 1)
+	if err := c.HealAll(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFaultOfWaitingSpareIsRefused(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
+	self, err := readStat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.info.Spares[0].RunPID, c.info.Spares[0].Started = self.pid, self.started // a daemon that waits has no run.sock
+	const want = "node spare-0: no half runs: a spare without a place has none"
+	if _, err := c.Inject(t.Context(), "spare-0", faultOf(t, "kill-host")); err == nil || err.Error() != want {
+		t.Errorf("kill-host: %v, want %q", err, want)
+	}
+	if err := c.Heal(t.Context(), "spare-0"); err != nil {
+		t.Errorf("heal: %v", err)
+	}
+}
+
+func TestCoordinatesNameTheNodeThereNow(t *testing.T) {
+	c := replaced(t)
+	for name, want := range map[string]fault.NodeID{"1,0,0": "spare-0", "1": "spare-0", "0,0,0": "n0-0-0", "n1-0-0": "n1-0-0"} {
+		if n, err := c.NodeNow(t.Context(), name); err != nil || n.ID != want {
+			t.Errorf("%s: %s, %v, want %s", name, n.ID, err, want)
+		}
+	}
+	if _, err := c.NodeNow(t.Context(), "2,0,0"); err == nil || !strings.Contains(err.Error(), `"2,0,0": no node is there now`) {
+		t.Errorf("2,0,0: %v", err)
+	}
+	stopped := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
+	if n, err := stopped.NodeNow(t.Context(), "1,0,0"); err != nil || n.ID != "n1-0-0" {
+		t.Errorf("without supervisors: %s, %v, want the node made for that place", n.ID, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -33,12 +34,15 @@ func (c *Cluster) RegionNames() []string {
 	return out
 }
 
+// ErrNoRegion is the error for a region that the cluster does not have.
+var ErrNoRegion = errors.New("no such region")
+
 // noRegion is the error for a region that the cluster does not have.
 func (c *Cluster) noRegion(region string) error {
 	if c.info.Regions == 0 {
-		return fmt.Errorf("region %q: the cluster in %s has no regions: leave --region out", region, c.dir)
+		return fmt.Errorf("region %q: %w: the cluster in %s has no regions: leave --region out", region, ErrNoRegion, c.dir)
 	}
-	return fmt.Errorf("region %q: the cluster in %s has the regions %s", region, c.dir, strings.Join(c.RegionNames(), ", "))
+	return fmt.Errorf("region %q: %w: the cluster in %s has the regions %s", region, ErrNoRegion, c.dir, strings.Join(c.RegionNames(), ", "))
 }
 
 // regionOf returns the region of the node with this grid index: the torus is cut across its largest dimension.

@@ -330,16 +330,7 @@ func (c DiagnosisConfig) validate(p *problems) {
 // CheckDomainLabels checks the key domainLabels.
 func CheckDomainLabels(keys []string) error {
 	p := &problems{}
-	if len(keys) > fault.MaxDomainLabels {
-		p.bad("domainLabels", keys, "at most %d keys", fault.MaxDomainLabels)
-	}
-	for i, key := range keys {
-		field := fmt.Sprintf("domainLabels[%d]", i)
-		p.wrap(field, fault.CheckLabelKey(key))
-		if slices.Contains(keys[:i], key) {
-			p.bad(field, key, "each key once")
-		}
-	}
+	fault.CheckDomainLabels(keys, p.wrap)
 	return errors.Join(p.errs...)
 }
 

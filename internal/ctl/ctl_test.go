@@ -75,6 +75,9 @@ func TestGolden(t *testing.T) {
 	parts[0].State, parts[3].State, parts[4].State, parts[5].State = lofamov1.State_UNKNOWN, lofamov1.State_ABSENT,
 		lofamov1.State_ABSENT, lofamov1.State_FAILED
 	absent := ctltest.StartRemote(t, lacking)
+	waiting := ctltest.Healthy(t, "2")
+	waiting.Nodes.Nodes = append(waiting.Nodes.Nodes, &lofamov1.Node{Id: "spare-0", Spare: true, State: lofamov1.State_UNKNOWN})
+	spare := ctltest.StartRemote(t, waiting)
 	for _, tc := range []struct {
 		name string
 		r    ctltest.Remote
@@ -86,6 +89,7 @@ func TestGolden(t *testing.T) {
 		{"get-nodes.yaml", bad, "get nodes --state failed -o yaml"},
 		{"get-node.txt", bad, "get node 1,0,1"},
 		{"get-node-dead.txt", bad, "get node n0-1-0"},
+		{"get-node-spare.txt", spare, "get node spare-0"},
 		{"get-node.json", bad, "get node 1,0,1 -o json"},
 		{"get-links.txt", bad, "get links --state SICK,FAILED"},
 		{"get-links-wide.txt", bad, "get links n0-0-0 -o wide"},
@@ -302,6 +306,9 @@ func TestArgumentsThatCannotBe(t *testing.T) {
 		{[]string{"inject", "nobody", "heal"}, []string{`"nobody"`, "coordinates x,y,z"}},
 		{[]string{"inject", "0,0,0", "cut-link", "Z+"}, []string{"Z+", "2x1x1", "size there is 1"}},
 		{[]string{"regs", "9,9,9"}, []string{"9,9,9", "want 0,0,0 to 1,0,0"}},
+		{[]string{"get", "nodes", "--region", "region-0"}, []string{`"region-0"`, "has no regions: leave --region out"}},
+		{[]string{"token", "create", "--uses", "0"}, []string{"--uses 0: want 1 to 500"}},
+		{[]string{"token", "create", "--ttl", "0s"}, []string{"--ttl 0s: want 1m to 168h"}},
 		{keyless.Flags("get", "nodes"), []string{"--cert", "viewer.pem", "no such file"}},
 		{[]string{"up", "--bin-dir", bin, "--dir", long}, []string{"--dir: path too long", "want at most"}},
 	} {

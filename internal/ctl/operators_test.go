@@ -148,6 +148,17 @@ func TestLabelSeesWhatOthersChange(t *testing.T) {
 	}
 }
 
+func TestLabelPausesLongerAfterEachConflict(t *testing.T) {
+	r := conflicting(t, 4)
+	began := time.Now()
+	if got := run(t, nil, r.Flags("label", "x", "rack=r1")...); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+	if took := time.Since(began); took < 750*time.Millisecond { // half of 100, 200, 400 and 800 ms
+		t.Errorf("four conflicts took %v", took)
+	}
+}
+
 // conflicting is a fake cluster with the spare x, and answers each of the next changes with a conflict.
 func conflicting(t *testing.T, conflicts int) ctltest.Remote {
 	r := operated(t)
@@ -190,6 +201,25 @@ func TestReplaceGivesUpConflictsAtItsTimeLimit(t *testing.T) {
 	}
 	if asked := r.Server.Operators.Asked; len(asked) > 10 {
 		t.Errorf("%d changes tried", len(asked))
+	}
+}
+
+func TestReplaceTakesCoordinates(t *testing.T) {
+	r := conflicting(t, 0)
+	r.Server.Operators.Errs = []error{status.Error(codes.Internal, "enough")}
+	got := run(t, nil, r.Flags("node", "replace", "0,0", "x")...)
+	if asked := r.Server.Operators.Asked; len(asked) != 1 || !strings.Contains(asked[0], `nodes:"n0-0-0"`) {
+		t.Errorf("asked for %q, %+v", asked, got)
+	}
+	for _, tc := range []struct{ broken, spare, want string }{
+		{"nobody", "x", `BROKEN "nobody": want a node of the topology, or its coordinates`},
+		{"9,9,9", "x", `BROKEN "9,9,9": want`},
+		{"n0-0-0", "nobody", `SPARE "nobody": want`},
+		{"0,0,0", "n0-0-0", "BROKEN 0,0,0 is n0-0-0 itself: want the id of the node that it replaces"},
+	} {
+		if got := run(t, nil, r.Flags("node", "replace", tc.broken, tc.spare)...); got.code != 2 || !strings.Contains(got.stderr, tc.want) {
+			t.Errorf("replace %s %s: %+v, want %q", tc.broken, tc.spare, got, tc.want)
+		}
 	}
 }
 

@@ -371,7 +371,7 @@ func TestRegsReadsTheRegisterFile(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	for _, want := range []string{
-		"Registers of node n1-0-1 at 1,0,1", "0x00000ec0  0x00010041  DNP local/global watchdog", "0x00000ec4  0x00000000",
+		"Registers of node n1-0-1, in ", "0x00000ec0  0x00010041  DNP local/global watchdog", "0x00000ec4  0x00000000",
 		"bits 15-16  Link Z-            2  broken", "0x00000f40  0x000000ad  Temperature", "45 °C",
 	} {
 		if !strings.Contains(got.stdout, want) {
@@ -413,8 +413,8 @@ func TestSupervisorRemovedByIDIsForgotten(t *testing.T) {
 	}
 }
 
-// TestHealAllCountsNodesWithPlaces: nodes that have left are not healed, and nodes that joined are.
-func TestHealAllCountsNodesWithPlaces(t *testing.T) {
+// TestHealAllCountsNodesWithHalves: nodes that have left and waiting spares are not healed, and nodes that joined are.
+func TestHealAllCountsNodesWithHalves(t *testing.T) {
 	dir := t.TempDir()
 	left := `{"version": 1, "dims": "2", "supervisors": [{"id": "sup-0"}], "nodes": [{"id": "n0-0-0", "coord": "0,0,0", "left": true},
 		{"id": "n1-0-0", "coord": "1,0,0", "left": true}], "spares": [{"id": "spare-0"}]}`

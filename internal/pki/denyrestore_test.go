@@ -163,34 +163,14 @@ func TestRestoredRevocationEndsLogins(t *testing.T) {
 // FuzzOpenKeptDenyList: OpenKeptDenyList accepts only lists that an operator has signed. Each can be restored beside a list of a
 // supervisor.
 func FuzzOpenKeptDenyList(f *testing.F) {
-	ca, err := NewCA(cluster)
-	if err != nil {
-		f.Fatal(err)
-	}
-	v, err := NewVerifier(ca.CertPEM(), cluster)
-	if err != nil {
-		f.Fatal(err)
-	}
-	op, err := ca.IssueSigner(Identity{Cluster: cluster, Role: RoleOperator, Name: "o"})
-	if err != nil {
-		f.Fatal(err)
-	}
+	v, only := seedDenyList(f, 2)
 	own := listOf(1, thousands(1)...)
-	signed, err := SignDenyList(listOf(2, denial(victim)), op)
-	if err != nil {
-		f.Fatal(err)
-	}
-	good, err := proto.Marshal(signed)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(good)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		l, err := OpenKeptDenyList(raw, v, cluster)
 		if err != nil {
 			return
 		}
-		if !proto.Equal(l.DenyList, listOfRaw(signed.GetList())) {
+		if !proto.Equal(l.DenyList, only) {
 			t.Errorf("%v: differs from the signed list", l)
 		}
 		if err := CheckHalves(listOf(3, RestoreDenials(own, l.DenyList, time.Now()).Denials...), own); err != nil {

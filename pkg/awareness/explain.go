@@ -243,6 +243,8 @@ func (x *explainer) life() {
 			x.say("no message has come directly from its dnp half: it sends directly only while its host half does not")
 		case v.heard.IsZero():
 			x.say("this supervisor has no message from its %s half", h)
+		case h == fault.HalfDNP && !x.n.failure(h).on && !x.current(x.n, h, x.now) && x.current(x.n, fault.HalfHost, x.now):
+			x.say("its dnp half was last heard %s: it reports by itself only while its host half does not", x.ago(v.heard))
 		case !x.current(x.n, h, x.now):
 			x.say("its %s half was last heard %s: its statements no longer count (%s without a sign of life, or a verdict)", h,
 				x.ago(v.heard), x.window())
@@ -475,7 +477,7 @@ func (x *explainer) until() []string {
 	}
 	if x.p.state == fault.Normal {
 		return []string{"a report of a fault", "a neighbour that accuses it, and no answer to the challenge",
-			fmt.Sprintf("no message from it for %s: then UNKNOWN", window)}
+			fmt.Sprintf("no message from the node for %s: then UNKNOWN", window)}
 	}
 	return []string{"a newer statement of the node's own halves", fmt.Sprintf("no statement from them for %s: then UNKNOWN", window)}
 }

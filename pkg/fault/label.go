@@ -15,6 +15,23 @@ const MaxDomainLabels = 16
 // DomainLabels returns the default keys of failure domains: nodes that share a value may die of one cause.
 func DomainLabels() []string { return []string{"rack", "switch", "power"} }
 
+// CheckDomainLabels checks the key domainLabels of configurations and topologies. It calls bad for each error, with the
+// field.
+func CheckDomainLabels(keys []string, bad func(field string, err error)) {
+	if n := len(keys); n > MaxDomainLabels {
+		bad("domainLabels", fmt.Errorf("given %d: want at most %d keys", n, MaxDomainLabels))
+	}
+	for i, key := range keys {
+		field := fmt.Sprintf("domainLabels[%d]", i)
+		if err := CheckLabelKey(key); err != nil {
+			bad(field, err)
+		}
+		if slices.Contains(keys[:i], key) {
+			bad(field, fmt.Errorf("given %s: want each key once", key))
+		}
+	}
+}
+
 // maxPrefix is the maximum length of the optional prefix of a label's key, as in Kubernetes.
 const maxPrefix = 253
 

@@ -81,14 +81,14 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 }
 
 func inject(a *command.App, ctx context.Context, c *cluster.Cluster, node string, f cluster.Fault, lasting time.Duration) error {
-	n, err := c.Node(node)
+	n, err := c.NodeNow(ctx, node)
 	if err != nil {
 		return command.Usage(err)
 	}
 	if err := f.Check(c.Dims()); err != nil {
 		return command.Usage(err)
 	}
-	if _, err := c.Inject(ctx, node, f); err != nil {
+	if _, err := c.Inject(ctx, string(n.ID), f); err != nil {
 		return fmt.Errorf("inject: %w", err)
 	}
 	if lasting == 0 {
@@ -101,7 +101,7 @@ func inject(a *command.App, ctx context.Context, c *cluster.Cluster, node string
 	case <-time.After(lasting):
 	}
 	// The fault must not stay because of Ctrl-C.
-	if err := c.Undo(context.WithoutCancel(ctx), node, f); err != nil {
+	if err := c.Undo(context.WithoutCancel(ctx), string(n.ID), f); err != nil {
 		return fmt.Errorf("undo %s: %w", f, err)
 	}
 	a.Printf("node %s: %s undone\n", n.ID, f)
@@ -124,17 +124,18 @@ func heal(a *command.App, ctx context.Context, args []string) error {
 		return err
 	}
 	if node == allNodes {
-		if err := c.HealAll(ctx); err != nil {
+		nodes := c.WithHalves(ctx)
+		if err := c.HealEach(ctx, nodes); err != nil {
 			return fmt.Errorf("heal: %w", err)
 		}
-		a.Printf("all %d nodes: everything injected is undone\n", len(c.Info().Placed()))
+		a.Printf("all %d nodes: everything injected is undone\n", len(nodes))
 		return nil
 	}
-	n, err := c.Node(node)
+	n, err := c.NodeNow(ctx, node)
 	if err != nil {
 		return command.Usage(err)
 	}
-	if err := c.Heal(ctx, node); err != nil {
+	if err := c.Heal(ctx, string(n.ID)); err != nil {
 		return fmt.Errorf("heal: %w", err)
 	}
 	a.Printf("node %s: everything injected is undone\n", n.ID)

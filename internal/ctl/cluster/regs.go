@@ -42,7 +42,7 @@ the supervisors.`,
 		if err != nil {
 			return err
 		}
-		return localRegisters(a, c, args[0], o.Format)
+		return localRegisters(a, cmd.Context(), c, args[0], o.Format)
 	}
 	cmd.AddCommand(regsDecodeCommand(a))
 	return cmd
@@ -105,8 +105,8 @@ func parseWord(what, s string) (uint32, error) {
 }
 
 // localRegisters reads the register file itself.
-func localRegisters(a *command.App, c *cluster.Cluster, node string, f command.Format) error {
-	n, err := c.Node(node)
+func localRegisters(a *command.App, ctx context.Context, c *cluster.Cluster, node string, f command.Format) error {
+	n, err := c.NodeNow(ctx, node)
 	if err != nil {
 		return command.Usage(err)
 	}
@@ -125,7 +125,7 @@ func localRegisters(a *command.App, c *cluster.Cluster, node string, f command.F
 		list = append(list, watchdog.ReadWord(reg.Addr, v))
 	}
 	if f == command.FormatTable {
-		a.Printf("Registers of node %s at %s, in %s\n", n.ID, n.Coord, file.Path())
+		a.Printf("Registers of node %s, in %s\n", n.ID, file.Path())
 		a.Printf("Boot epochs: host %s, dnp %s\n", command.Epoch(uint64(file.Epoch(fault.HalfHost))),
 			command.Epoch(uint64(file.Epoch(fault.HalfDNP))))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -101,6 +100,20 @@ const inPlaceOf = " is put in the place of "
 // newReplacement describes the replacement of one node by another.
 func newReplacement(broken, spare string) replacement {
 	return replacement{broken, spare, spare + inPlaceOf + broken}
+}
+
+// replacementOf is newReplacement for nodes that are given by id or coordinates.
+func replacementOf(top *lofamov1.Topology, broken, spare string) (replacement, error) {
+	was, now := command.TopologyNode(top, broken), command.TopologyNode(top, spare)
+	switch {
+	case was == nil:
+		return replacement{}, command.Usagef("BROKEN %q: want a node of the topology, or its coordinates", broken)
+	case now == nil:
+		return replacement{}, command.Usagef("SPARE %q: want a node of the topology", spare)
+	case was == now: // an interrupted command that is repeated with coordinates
+		return replacement{}, command.Usagef("BROKEN %s is %s itself: want the id of the node that it replaces", broken, now.GetId())
+	}
+	return newReplacement(was.GetId(), now.GetId()), nil
 }
 
 // sets reports whether a mark on the spare comes from a replacement: this one, or one with the spare as its broken
@@ -220,7 +233,15 @@ An interrupted command continues when you repeat it.`,
 			return command.Usagef("--wait %v: want 0 or a positive time such as 30m", wait)
 		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			return replace(a, ctx, s, newReplacement(args[0], args[1]), drain, wait)
+			top, err := s.GetTopology(ctx)
+			if err != nil {
+				return fmt.Errorf("replace %s: %w", args[0], command.Plain(err))
+			}
+			r, err := replacementOf(top, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return replace(a, ctx, s, r, drain, wait)
 		})
 	}
 	return cmd
@@ -228,29 +249,6 @@ An interrupted command continues when you repeat it.`,
 
 // replaceLook is the interval between checks while a step waits.
 const replaceLook = time.Second
-
-// Bounds of the pause after a conflict. Each further conflict in a row doubles the pause.
-const (
-	leastConflictPause = 100 * time.Millisecond
-	mostConflictPause  = 5 * time.Second
-)
-
-// conflictPause returns the pause after the given number of conflicts in a row. Jitter of up to half of it keeps two callers from
-// meeting again.
-func conflictPause(conflicts int) time.Duration {
-	d := min(leastConflictPause<<min(conflicts-1, 16), mostConflictPause)
-	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter
-}
-
-// pause waits for a time, or until the context ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
 
 // replace carries out all steps. After a conflict with a change by somebody else, it reads the state again.
 func replace(a *command.App, ctx context.Context, s command.Session, r replacement, drain, wait time.Duration) error {
@@ -285,7 +283,7 @@ func replace(a *command.App, ctx context.Context, s command.Session, r replaceme
 				return fmt.Errorf("replace %s: %s has not joined after %v: waiting for %s: run this command again to continue", r.broken, r.spare, wait,
 					strings.Join(waits, " "))
 			}
-			if err := pause(ctx, replaceLook); err != nil {
+			if err := command.Pause(ctx, replaceLook); err != nil {
 				return err
 			}
 		default:
@@ -302,7 +300,7 @@ func replace(a *command.App, ctx context.Context, s command.Session, r replaceme
 					command.Plain(err))
 			}
 			conflicts++
-			if err := pause(ctx, conflictPause(conflicts)); err != nil {
+			if err := command.Pause(ctx, command.ConflictPause(conflicts)); err != nil {
 				return err
 			}
 		}

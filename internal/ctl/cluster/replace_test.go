@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -125,19 +124,5 @@ func TestOthers(t *testing.T) {
 	l := &lofamov1.Link{Node: "a", Peer: "b"}
 	if others(l, "a") != "b" || others(l, "b") != "a" {
 		t.Error("the other end of a link")
-	}
-}
-
-func TestConflictPauseGrowsToItsBound(t *testing.T) {
-	for i, ms := range []int64{100, 200, 400, 800, 1600, 3200, 5000, 5000} {
-		most := time.Duration(ms) * time.Millisecond
-		for range 100 {
-			if d := conflictPause(i + 1); d < most/2 || d > most {
-				t.Fatalf("after %d conflicts: %v, want %v to %v", i+1, d, most/2, most)
-			}
-		}
-	}
-	if d := conflictPause(1 << 20); d < mostConflictPause/2 || d > mostConflictPause {
-		t.Errorf("after many conflicts: %v", d)
 	}
 }

@@ -51,8 +51,11 @@ names are new.`,
 	f.Uint32Var(&uses, "uses", 1, "number of nodes that may use it, 1 to 500")
 	f.StringVar(&node, "node", "", "the only node that may use it, also if the cluster has it already (default: any new one)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if ttl <= 0 || uses == 0 {
-			return command.Usagef("--ttl %v, --uses %d: want a lifetime of 1m to 168h, and 1 to 500 uses", ttl, uses)
+		if ttl <= 0 {
+			return command.Usagef("--ttl %v: want 1m to 168h", ttl)
+		}
+		if uses == 0 {
+			return command.Usagef("--uses 0: want 1 to 500")
 		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			resp, err := s.CreateToken(ctx, &lofamov1.CreateTokenRequest{Lifetime: durationpb.New(ttl), Uses: uses, Node: node})

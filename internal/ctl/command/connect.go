@@ -109,6 +109,9 @@ func (a *App) ConnectAs(role pki.Role) (Session, error) {
 			return Session{}, err
 		}
 		cl, err := c.RegionClient(role, a.Region)
+		if errors.Is(err, cluster.ErrNoRegion) {
+			err = Usage(err)
+		}
 		return Session{Client: cl, Cluster: c}, err
 	}
 	if a.Region != "" {

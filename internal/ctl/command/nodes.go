@@ -248,12 +248,11 @@ func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
 	if n.GetSpare() {
 		where = ", a spare"
 	}
-	head := [][]string{
-		{"Node", n.GetId() + where},
-		{"State", nodeVerdict(n) + ", for " + a.Since(n.GetSince()) + " (since " + a.Clock(n.GetSince()) + "), revision " +
-			strconv.FormatUint(n.GetRevision(), 10)},
+	state := nodeVerdict(n)
+	if n.GetSince() != nil { // a spare has no committed state
+		state += fmt.Sprintf(", for %s (since %s), revision %d", a.Since(n.GetSince()), a.Clock(n.GetSince()), n.GetRevision())
 	}
-	head = append(head, nodeNotes(a, n)...)
+	head := append([][]string{{"Node", n.GetId() + where}, {"State", state}}, nodeNotes(a, n)...)
 	heard := "nothing since this leader took over"
 	if n.GetAge() != nil {
 		heard = "last sign of life " + ProtoDuration(n.GetAge()) + " ago"
@@ -263,7 +262,6 @@ func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
 	if err := Table(a.Env.Stdout, head); err != nil {
 		return err
 	}
-	a.Printf("\n")
 	rows := [][]string{{"COMPONENT", "STATE", "SINCE", "EVIDENCE"}}
 	var absent []string
 	for _, c := range WorstFirst(n.GetComponents()) {
@@ -288,8 +286,11 @@ func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
 			r = []string{"", "", ""}
 		}
 	}
-	if err := Table(a.Env.Stdout, rows); err != nil {
-		return err
+	if len(rows) > 1 {
+		a.Printf("\n")
+		if err := Table(a.Env.Stdout, rows); err != nil {
+			return err
+		}
 	}
 	if len(absent) > 0 {
 		a.Printf("Absent (-o wide lists them): %s\n", strings.Join(absent, ", "))

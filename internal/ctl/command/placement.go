@@ -7,6 +7,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
+// TopologyNode finds a node by its id or its coordinates. It returns nil if there is none.
+func TopologyNode(top *lofamov1.Topology, name string) *lofamov1.TopologyNode {
+	at, err := grid.ParseCoord(name)
+	var there *lofamov1.TopologyNode
+	for _, n := range top.GetNodes() {
+		if n.GetId() == name {
+			return n
+		}
+		if err == nil && n.GetCoord() == at.String() {
+			there = n
+		}
+	}
+	return there
+}
+
 // Placement returns the placement of a topology's nodes, and their ids by number.
 func Placement(top *lofamov1.Topology) (*grid.Placement, []string, error) {
 	d, err := grid.ParseDims(top.GetDims())

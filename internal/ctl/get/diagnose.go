@@ -275,6 +275,6 @@ func linkRow(l *lofamov1.DiagnosedLink) []string {
 		}),
 		of(func(f *lofamov1.LinkFinding) string { return us(f.GetDnp().GetMedianUs()) }),
 		of(func(f *lofamov1.LinkFinding) string { return us(f.GetDnp().GetMaxUs()) }),
-		l.GetExplanation(),
+		command.Dash(l.GetExplanation()),
 	}
 }

@@ -235,11 +235,10 @@ func label(a *command.App, ctx context.Context, s command.Session, name string, 
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool { return n.GetId() == name || n.GetCoord() == name })
-		if i < 0 {
+		n := command.TopologyNode(top, name)
+		if n == nil {
 			return command.Usagef("no node has that id or place")
 		}
-		n := top.GetNodes()[i]
 		if n.Labels == nil {
 			n.Labels = make(map[string]string)
 		}
@@ -252,6 +251,9 @@ func label(a *command.App, ctx context.Context, s command.Session, name string, 
 		}
 		resp, err := s.ApplyTopology(ctx, &lofamov1.ApplyTopologyRequest{Topology: top, IfRevision: top.GetRevision()})
 		if status.Code(err) == codes.Aborted && try < labelTries {
+			if err := command.Pause(ctx, command.ConflictPause(try)); err != nil {
+				return err
+			}
 			continue
 		}
 		if err != nil {

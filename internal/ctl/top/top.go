@@ -205,7 +205,7 @@ func (t *topShell) watch(ctx context.Context, after uint64) {
 		t.mu.Unlock()
 		if err != nil && !moved {
 			t.send(topProgress{err: err})
-			pause(ctx, topRetry)
+			_ = command.Pause(ctx, topRetry)
 		}
 		for again && ctx.Err() == nil {
 			loaded, err := t.load(ctx)
@@ -215,7 +215,7 @@ func (t *topShell) watch(ctx context.Context, after uint64) {
 				continue
 			}
 			t.send(topProgress{err: err})
-			pause(ctx, topRetry)
+			_ = command.Pause(ctx, topRetry)
 		}
 	}
 }
@@ -225,7 +225,7 @@ func (t *topShell) poll(ctx context.Context) {
 	for ctx.Err() == nil {
 		resp, err := t.s.GetSummary(ctx, &lofamov1.GetSummaryRequest{})
 		t.send(topPolled{target: t.s.Answered(), cluster: resp.GetCluster(), revision: resp.GetRevision(), err: err})
-		pause(ctx, topPollEvery)
+		_ = command.Pause(ctx, topPollEvery)
 	}
 }
 
@@ -247,7 +247,7 @@ func (t *topShell) responses(ctx context.Context) {
 		if err != nil {
 			t.send(topResponses{err: command.Plain(err)})
 		}
-		pause(ctx, topRetry)
+		_ = command.Pause(ctx, topRetry)
 	}
 }
 
@@ -274,7 +274,7 @@ func (t *topShell) incidents(ctx context.Context) {
 		moved := watching.Err() != nil
 		cancel()
 		if err != nil && !moved {
-			pause(ctx, topRetry)
+			_ = command.Pause(ctx, topRetry)
 		}
 	}
 }
@@ -282,15 +282,7 @@ func (t *topShell) incidents(ctx context.Context) {
 func (t *topShell) tick(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.send(topTick{t.app.Env.Now()})
-		pause(ctx, topTickEvery)
-	}
-}
-
-// pause waits, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+		_ = command.Pause(ctx, topTickEvery)
 	}
 }
 

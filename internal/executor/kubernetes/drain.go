@@ -113,7 +113,7 @@ func (d *draining) run(ctx context.Context) executor.Result {
 		case err == nil:
 			failures = 0
 			// Poll quickly at first: most pods end at once.
-			if wait(ctx, min(100*time.Millisecond<<min(round, 16), d.e.pacing.drain)) {
+			if executor.Wait(ctx, min(100*time.Millisecond<<min(round, 16), d.e.pacing.drain)) {
 				continue
 			}
 		default:

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
 )
 
 // FaultSpec identifies the incident of a Fault.
@@ -169,7 +170,7 @@ func (f *Faults) Run(ctx context.Context) {
 		case <-look.C:
 		}
 		look.Stop()
-		wait(ctx, faultsEvery)
+		executor.Wait(ctx, faultsEvery)
 	}
 }
 

@@ -194,7 +194,7 @@ func (k *keeper) run(ctx context.Context, keeps bool) {
 		return
 	}
 	pause := k.every
-	for wait(ctx, pause) {
+	for executor.Wait(ctx, pause) {
 		whole, err := k.round(ctx)
 		if ctx.Err() != nil || errors.Is(err, executor.ErrStale) {
 			return
@@ -326,7 +326,7 @@ func (c *client) keep(ctx context.Context, w keepWrite) error {
 func (e *Executor) removeKept(ctx context.Context, states States) {
 	removed, log := 0, e.log
 	without := map[fault.NodeID]bool{}
-	for pause := keepEvery; wait(ctx, pause); pause = min(2*pause, retryMost) {
+	for pause := keepEvery; executor.Wait(ctx, pause); pause = min(2*pause, retryMost) {
 		all, err := states(ctx)
 		if err != nil {
 			continue

@@ -262,19 +262,7 @@ func (e *Executor) pause(ctx context.Context, err error, try int) bool {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
 		d = max(d, time.Duration(s)*time.Second)
 	}
-	return wait(ctx, d)
-}
-
-// wait waits for d. It returns false if ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return executor.Wait(ctx, d)
 }
 
 // errGone means that Kubernetes has no node of that name. errNoName means that the node's name is unknown: the node may

@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/lofamo/lofamo/internal/executor"
 )
 
 // nodeFollower receives the nodes of Kubernetes, from one goroutine. It must not keep references to the objects.
@@ -55,7 +57,7 @@ func (c *client) followNodes(ctx context.Context, to nodeFollower, log *slog.Log
 		if pause = min(2*pause, followMost); time.Since(begin) > followMost {
 			pause, said = followFirst, ""
 		}
-		if !wait(ctx, pause/2+rand.N(pause/2)) {
+		if !executor.Wait(ctx, pause/2+rand.N(pause/2)) {
 			return
 		}
 	}

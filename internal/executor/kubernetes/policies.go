@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
 )
 
 // PolicyAccepted is the condition of a FaultPolicy. It is True if the policy in force is that of the object.
@@ -107,7 +108,7 @@ func (p *Policies) Run(ctx context.Context) {
 			}
 			look.Stop()
 		}
-		wait(ctx, policiesEvery)
+		executor.Wait(ctx, policiesEvery)
 	}
 }
 

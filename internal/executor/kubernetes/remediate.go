@@ -301,7 +301,7 @@ func (d *remediating) follow(ctx context.Context) executor.Result {
 				last = now
 			}
 		}
-		if !wait(ctx, d.e.pacing.drain) {
+		if !executor.Wait(ctx, d.e.pacing.drain) {
 			return executor.Partly("%s has not ended in time: %s", d, last)
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/lofamo/lofamo/internal/executor"
 )
 
 // Group and version of our custom resources.
@@ -229,14 +231,14 @@ func (r *resource) follow(ctx context.Context) {
 			err = r.watch(ctx, version)
 		}
 		if err == nil || ctx.Err() != nil {
-			wait(ctx, followRetry) // a proxy may end every watch at once
+			executor.Wait(ctx, followRetry) // a proxy may end every watch at once
 			continue
 		}
 		if text := err.Error(); text != said { // the same reason once
 			said = text
 			r.log.Warn("custom resources of Kubernetes cannot be read: trying again", "kind", r.kind, "err", err)
 		}
-		if !wait(ctx, pause) {
+		if !executor.Wait(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, followRetryMost)

@@ -91,7 +91,7 @@ func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor
 	contract := t.Answers == config.AnswersContract
 	k, m := begin(rules{Attempt: j.Attempt.Attempt, Recheck: j.Recheck, Contract: contract})
 	for m.Act != actEnd {
-		if !pause(ctx, m.After/x.hurry) {
+		if !executor.Wait(ctx, m.After/x.hurry) {
 			m = k.Expired()
 			continue
 		}
@@ -151,19 +151,4 @@ func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act act)
 	}
 	failpoint.Hit(failpoint.CallSending)
 	return t.call.Post(ctx, signed(secrets, id, id, x.now(), body), body, func() { failpoint.Hit(failpoint.CallSent) })
-}
-
-// pause waits, and reports whether there is time left.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -86,18 +86,7 @@ func (c *checker) domains(keys []string) []string {
 	if len(keys) == 0 {
 		return fault.DomainLabels()
 	}
-	if n := len(keys); n > fault.MaxDomainLabels {
-		c.bad("domainLabels", "given %d: want at most %d", n, fault.MaxDomainLabels)
-	}
-	for i, key := range keys {
-		field := fmt.Sprintf("domainLabels[%d]", i)
-		if err := fault.CheckLabelKey(key); err != nil {
-			c.bad(field, "%v", err)
-		}
-		if slices.Contains(keys[:i], key) {
-			c.bad(field, "given %s: want each key once", key)
-		}
-	}
+	fault.CheckDomainLabels(keys, func(field string, err error) { c.bad(field, "%v", err) })
 	return slices.Clone(keys)
 }
 

@@ -1,0 +1,70 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// placesTime bounds the question for the present places.
+const placesTime = 5 * time.Second
+
+// topologyNow returns the supervisors' topology. It is nil if regions fix the places, if no supervisor answers, or if the
+// supervisors have not stored one yet.
+func (c *Cluster) topologyNow(ctx context.Context) *lofamov1.Topology {
+	if c.info.Regions > 0 {
+		return nil
+	}
+	cl, err := c.Client()
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = cl.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, placesTime)
+	defer cancel()
+	top, err := cl.GetTopology(ctx)
+	if err != nil || len(top.GetNodes()) == 0 {
+		return nil
+	}
+	return top
+}
+
+// NodeNow finds a node by its id, or by its coordinates. Unlike Node, it asks the supervisors for the node that is there now. If none
+// answers, it returns the node that was made for these coordinates.
+func (c *Cluster) NodeNow(ctx context.Context, name string) (NodeInfo, error) {
+	at, err := grid.ParseCoord(name)
+	if err != nil {
+		return c.Node(name)
+	}
+	top := c.topologyNow(ctx)
+	if top == nil {
+		return c.Node(name)
+	}
+	i := slices.IndexFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool { return n.GetCoord() == at.String() })
+	if i < 0 {
+		return NodeInfo{}, fmt.Errorf("node %q: no node is there now: want a node's place in the %s torus", name, top.GetDims())
+	}
+	return c.Node(top.GetNodes()[i].GetId())
+}
+
+// WithHalves returns the nodes with halves: all with a place, and those made with a place that have lost it to a spare. A spare that
+// waits for a place has none.
+func (c *Cluster) WithHalves(ctx context.Context) []NodeInfo {
+	now := c.info
+	if len(now.Spares) == 0 {
+		return now.Placed()
+	}
+	if top := c.topologyNow(ctx); top != nil {
+		now.Spares = slices.Clone(now.Spares)
+		for i, s := range now.Spares {
+			now.Spares[i].Joined = slices.ContainsFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool {
+				return n.GetId() == string(s.ID) && n.GetCoord() != ""
+			})
+		}
+	}
+	return now.Placed()
+}

@@ -45,8 +45,8 @@ func TestUndoOfDeletedNodeIsDone(t *testing.T) {
 }
 
 // TestUndoOfRemediationOfDeletedNode: with nodeLabel, a leader that has never seen the deleted node finds the object of the remediation by
-// the step that has created it, and removes it: a remediator may delete the node itself. The undo does so only if no node has the mark of the
-// step, and not after a lookup that failed. It also does so if another node has the label now.
+// the step that has created it, and removes it: a remediator may delete the node itself. The undo does so only if no node has the mark of
+// the step, and not after a lookup that failed. It also does so if another node has the label now.
 func TestUndoOfRemediationOfDeletedNode(t *testing.T) {
 	r := installed(t, remediators[0][0], remediators[0][1])
 	account := shipped(t, "remediating-deleted", "rbac", "rbac-node-label", "rbac-remediation")

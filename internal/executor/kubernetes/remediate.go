@@ -58,6 +58,12 @@ type remediating struct {
 	node string // name in Kubernetes, and of the object
 }
 
+// marked reports whether a node has the mark of the step.
+func (d *remediating) marked(n *corev1.Node) bool {
+	_, marked := marks(n)[markKey(d.j.Response, d.j.Step)]
+	return marked
+}
+
 // of returns the value of remediationKey.
 func (d *remediating) of() string { return fmt.Sprintf("%s/%d", d.j.Response, d.j.Step) }
 
@@ -87,7 +93,7 @@ func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Resul
 			return endIfRefused(err)
 		}
 		d.node = n.Name
-		_, marked = marks(n)[markKey(j.Response, j.Step)]
+		marked = d.marked(n)
 		object, err := d.read(ctx)
 		switch there = object != nil; {
 		case err != nil:
@@ -333,7 +339,7 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 		}
 		at := time.Now()
 		object, err := d.own(ctx, n)
-		if err == nil && object == nil && !ours && gone == nil {
+		if err == nil && object == nil && !ours {
 			if err := d.late(n, at); err != nil {
 				return err
 			}
@@ -345,23 +351,21 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 	case r.Outcome != response.Succeeded:
 		return r
 	case gone != nil:
-		return e.undoneByDeletion(j, gone)
+		r = e.undoneByDeletion(j, gone)
+	default:
+		r = e.alter(ctx, j)
 	}
-	if r = e.alter(ctx, j); r.Outcome == response.Succeeded {
+	if r.Outcome == response.Succeeded {
 		e.absent.Delete(markKey(j.Response, j.Step))
 	}
 	return r
 }
 
 // own returns the object that an undo removes, or nil if there is none. n is nil if the node was deleted. The object has the name of the
-// node that has the mark of the step. With nodeLabel, that node may be gone, and its name unknown. Then own takes the step's object from the
-// list of all objects.
+// node that has the mark of the step. With nodeLabel, that node may be gone, and its name unknown. Then own lists all objects, and takes the
+// one of the step.
 func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, error) {
-	marked := false
-	if n != nil {
-		_, marked = marks(n)[markKey(d.j.Response, d.j.Step)]
-	}
-	if marked || d.e.cfg.NodeLabel == "" {
+	if d.e.cfg.NodeLabel == "" || n != nil && d.marked(n) {
 		return d.read(ctx)
 	}
 	for next := ""; ; {
@@ -389,10 +393,11 @@ func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, er
 }
 
 // late fails while a request for the object may take effect after its read at that time. No such request leaves once an undo has
-// begun, apart from one that has passed the check of the token just before. The API server drops it after the time that it names.
+// begun, apart from one that has passed the check of the token just before. The API server drops it after the time that it names. n is nil
+// if the node was deleted: then no mark tells whether there was a request.
 func (d *remediating) late(n *corev1.Node, at time.Time) error {
 	key := markKey(d.j.Response, d.j.Step)
-	if _, marked := marks(n)[key]; !marked {
+	if n != nil && !d.marked(n) {
 		return nil
 	}
 	first, _ := d.e.absent.LoadOrStore(key, time.Now())

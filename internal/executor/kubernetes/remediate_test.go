@@ -250,6 +250,7 @@ func TestRemediationWithoutItsNeeds(t *testing.T) {
 	}
 	gone := aJob(responseID(), "nowhere", response.KubernetesRemediate, r.parameters())
 	want(t, e.Do(t.Context(), gone), response.Unchanged, "no such node")
+	e.c.timeout = time.Second // which the undo waits
 	do(t, e, undo(gone))
 }
 
@@ -272,7 +273,7 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 func (a answering) WrappedRoundTripper() http.RoundTripper { return a.next }
 
 // TestUndoWaitsForALateRemediation: the object of a request with an unknown outcome appears after the undo has begun. The undo
-// removes it, and the mark stands until then.
+// removes it, and the mark stands until then. It also does so if the node was deleted.
 func TestUndoWaitsForALateRemediation(t *testing.T) {
 	r := installed(t, remediators[0][0], remediators[0][1])
 	var asked atomic.Value
@@ -297,13 +298,24 @@ func TestUndoWaitsForALateRemediation(t *testing.T) {
 	if _, marked := marks(theNode(t, node))[key]; !marked {
 		t.Error("the mark has gone before the time of the request")
 	}
-	r.do(http.MethodPost, r.path(r.kind), "", fmt.Sprintf(
-		`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q,"annotations":{%q:%q}}}`, r.group, r.kind, node,
-		remediationKey, j.Response+"/0"))
+	late := fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q,"annotations":{%q:%q}}}`, r.group, r.kind, node,
+		remediationKey, j.Response+"/0")
+	r.do(http.MethodPost, r.path(r.kind), "", late)
 	want(t, result(), response.Succeeded, "its remediation has ended")
 	if _, there := r.object(node); there || len(marks(theNode(t, node))) != 0 {
 		t.Errorf("object %t, marks %v: want neither", there, marks(theNode(t, node)))
 	}
+
+	// The same if the node was deleted meanwhile.
+	admin(t, http.MethodDelete, "/api/v1/nodes/"+node, "", "")
+	time.AfterFunc(300*time.Millisecond, func() { _, _ = cluster(t).Admin.Do(http.MethodPost, r.path(r.kind), "", []byte(late)) })
+	e.c.timeout = time.Second
+	want(t, e.Do(t.Context(), undo(undo(j))), response.Succeeded, "nothing is left to put back")
+	time.Sleep(500 * time.Millisecond)
+	if _, there := r.object(node); there {
+		t.Error("the object of a deleted node has appeared, and stays")
+	}
+	e.absent.Range(func(key, _ any) bool { t.Errorf("the executor still knows %s", key); return true })
 }
 
 // TestRefusedRemediationLeavesNoMark: if the API server refuses the object, the node is as before.

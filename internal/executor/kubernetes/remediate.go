@@ -362,8 +362,8 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 }
 
 // own returns the object that an undo removes, or nil if there is none. n is nil if the node was deleted. The object has the name of the
-// node that has the mark of the step. With nodeLabel, that node may be gone, and its name unknown. Then own lists all objects, and takes the
-// one of the step.
+// node that has the mark of the step. With nodeLabel, that node may be gone, and its name unknown. Then own lists all objects, and takes
+// the one of the step.
 func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, error) {
 	if d.e.cfg.NodeLabel == "" || n != nil && d.marked(n) {
 		return d.read(ctx)

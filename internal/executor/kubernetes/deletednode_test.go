@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,3 +159,50 @@ func TestMarkOfAnotherNodeDoesNotCount(t *testing.T) {
 		t.Errorf("marks %v: want those of r1 and r3", all)
 	}
 }
+
+// TestPassingRefusalIsRetried: an attempt tries again after a 401, as at the change of a token, and after a 410, as at a list whose pages
+// take too long.
+func TestPassingRefusalIsRetried(t *testing.T) {
+	account := shipped(t, "deleting", "rbac", "rbac-node-label")
+	for code, reason := range map[int]metav1.StatusReason{
+		http.StatusUnauthorized: metav1.StatusReasonUnauthorized, http.StatusGone: metav1.StatusReasonExpired,
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPatch} {
+			if code == http.StatusGone && method == http.MethodPatch {
+				continue // only lists and watches
+			}
+			once := &failingOnce{method: method, code: code, reason: reason}
+			cfg := Config{NodeLabel: "example.org/passing", Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}
+			e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+				once.next = next
+				return once
+			})
+			name := aNode(t)
+			patch(t, name, `{"metadata":{"labels":{"example.org/passing":"`+name+`"}}}`)
+			do(t, e, aJob(responseID(), name, response.KubernetesCordon, nil))
+			if !once.done.Load() {
+				t.Errorf("no request of %s", method)
+			}
+		}
+	}
+}
+
+// failingOnce answers the first request of a method with a status, and passes on all others.
+type failingOnce struct {
+	next   http.RoundTripper
+	method string
+	code   int
+	reason metav1.StatusReason
+	done   atomic.Bool
+}
+
+func (f *failingOnce) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == f.method && f.done.CompareAndSwap(false, true) {
+		return jsonAnswer(f.code, asBody(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+			Code: int32(f.code), Reason: f.reason, Message: "not now"})), nil
+	}
+	return f.next.RoundTrip(r)
+}
+
+// WrappedRoundTripper implements the interface that client-go looks for.
+func (f *failingOnce) WrappedRoundTripper() http.RoundTripper { return f.next }

@@ -292,6 +292,8 @@ func (d *remediating) follow(ctx context.Context) executor.Result {
 			}
 		case object == nil:
 			return executor.Partly("%s was removed before its end: %s", d, last)
+		case object.Metadata.Annotations[remediationKey] != d.of():
+			return executor.Partly("%s was removed before its end, and another program or response has created one: %s", d, last)
 		default:
 			done, why := object.condition(remediationSucceeded)
 			processing, now := object.condition(remediationProcessing)

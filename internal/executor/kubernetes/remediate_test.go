@@ -222,6 +222,23 @@ func TestOneRemediationOfANode(t *testing.T) {
 	do(t, e, undo(again(j)))
 }
 
+// TestRemediationOfAnotherIsNotFollowed: somebody removes the object, and another program creates one for the node at once. Its success is
+// not that of the step.
+func TestRemediationOfAnotherIsNotFollowed(t *testing.T) {
+	r := installed(t, remediators[0][0], remediators[0][1])
+	e, reads := remediatingExecutor(t)
+	e.pacing.drain = 2 * time.Second
+	node := aNode(t)
+	j := aJob(responseID(), node, response.KubernetesRemediate, r.parameters())
+	result := begun(t.Context(), t, e, j)
+	eventually(t, func() bool { _, ok := r.object(node); return ok }, "the object is there")
+	eventually(t, func() bool { return reads.Load() > 0 }, "the executor follows the object")
+	r.do(http.MethodDelete, r.path(r.kind)+"/"+node, "", "")
+	r.do(http.MethodPost, r.path(r.kind), "", fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q}}`, r.group, r.kind, node))
+	r.says(node, "False", "True")
+	want(t, result(), response.Partly, "was removed before its end")
+}
+
 // TestRemediationWithoutItsNeeds: without a template, a kind or a right the step fails at once and says why. A stale leader
 // creates nothing.
 func TestRemediationWithoutItsNeeds(t *testing.T) {

@@ -119,10 +119,10 @@ func (o object) version() uint64 {
 	return v
 }
 
-// newer reports whether the object is of a later version than another one of the same UID.
+// newer reports whether the object is of a later version than another one of its name, which may have been deleted since.
 func (o object) newer(than object) bool {
 	a, b := o.version(), than.version()
-	return o.Metadata.UID != than.Metadata.UID || a == 0 || b == 0 || a > b
+	return a == 0 || b == 0 || a > b
 }
 
 // resource is one custom resource in one namespace, with a bounded copy of its objects. It is safe for concurrent use.

@@ -49,16 +49,16 @@ func TestUndoOfDeletedNodeIsDone(t *testing.T) {
 // the step that has created it, and removes it: a remediator may delete the node itself. The undo does so only if no node has the mark of
 // the step, and not after a lookup that failed. It also does so if another node has the label now.
 func TestUndoOfRemediationOfDeletedNode(t *testing.T) {
-	r := installed(t, remediators[0][0], remediators[0][1])
 	account := shipped(t, "remediating-deleted", "rbac", "rbac-node-label", "rbac-remediation")
 	cfg := Config{NodeLabel: "example.org/remediated", Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}
 	e := newExecutor(t, cfg, nil)
-	eventually(t, func() bool {
-		_, err := e.c.labelled(t.Context(), e.c.all, cfg.NodeLabel, "D_2")
-		_, err2 := (&remediating{e: e, j: aJob("r0", "none", response.KubernetesRemediate, r.parameters()), node: "none"}).read(t.Context())
-		return err == nil && err2 == nil
-	}, "nodes and remediations may be read")
 	for i, replaced := range []bool{false, true} {
+		r := installed(t, remediators[i][0], remediators[i][1])
+		eventually(t, func() bool {
+			_, err := e.c.labelled(t.Context(), e.c.all, cfg.NodeLabel, "D_2")
+			_, err2 := (&remediating{e: e, j: aJob("r0", "none", response.KubernetesRemediate, r.parameters()), node: "none"}).read(t.Context())
+			return err == nil && err2 == nil
+		}, "nodes and remediations may be read")
 		id := fmt.Sprintf("D_%d", 2+i)
 		name, other := aNode(t), aNode(t)
 		patch(t, name, `{"metadata":{"labels":{"example.org/remediated":"`+id+`"}}}`)

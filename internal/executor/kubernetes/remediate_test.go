@@ -234,7 +234,8 @@ func TestRemediationOfAnotherIsNotFollowed(t *testing.T) {
 	eventually(t, func() bool { _, ok := r.object(node); return ok }, "the object is there")
 	eventually(t, func() bool { return reads.Load() > 0 }, "the executor follows the object")
 	r.do(http.MethodDelete, r.path(r.kind)+"/"+node, "", "")
-	r.do(http.MethodPost, r.path(r.kind), "", fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q}}`, r.group, r.kind, node))
+	r.do(http.MethodPost, r.path(r.kind), "",
+		fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q}}`, r.group, r.kind, node))
 	r.says(node, "False", "True")
 	want(t, result(), response.Partly, "was removed before its end")
 }
@@ -325,7 +326,8 @@ func TestUndoWaitsForALateRemediation(t *testing.T) {
 
 	// The same if the node was deleted meanwhile.
 	admin(t, http.MethodDelete, "/api/v1/nodes/"+node, "", "")
-	time.AfterFunc(300*time.Millisecond, func() { _, _ = cluster(t).Admin.Do(http.MethodPost, r.path(r.kind), "", []byte(late)) })
+	server := cluster(t).Admin
+	time.AfterFunc(300*time.Millisecond, func() { _, _ = server.Do(http.MethodPost, r.path(r.kind), "", []byte(late)) })
 	e.c.timeout = time.Second
 	want(t, e.Do(t.Context(), undo(undo(j))), response.Succeeded, "nothing is left to put back")
 	time.Sleep(500 * time.Millisecond)

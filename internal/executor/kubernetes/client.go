@@ -241,17 +241,24 @@ func notDone(err error) bool {
 	case errors.Is(err, errNotSent), errors.As(err, &dial) && dial.Op == "dial":
 		return true
 	default:
-		return refused(err) || busy(err) || apierrors.IsConflict(err)
+		return refused(err) || busy(err) || passing(err) || apierrors.IsConflict(err)
 	}
 }
 
 // busy reports whether the API server asks for a later retry.
 func busy(err error) bool { return apierrors.IsTooManyRequests(err) }
 
+// passing reports whether the API server has rejected the request for a reason that a retry may remove: after a 401, as at the change of a
+// token, the next request reads the token again. A 410 ends a list whose pages took too long.
+func passing(err error) bool {
+	return apierrors.IsUnauthorized(err) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err)
+}
+
 // refused reports whether the API server has rejected the request, so that a retry is useless now.
 func refused(err error) bool {
 	var s apierrors.APIStatus
-	if !errors.As(err, &s) || apierrors.IsConflict(err) || busy(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) {
+	if !errors.As(err, &s) || apierrors.IsConflict(err) || busy(err) || passing(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsServerTimeout(err) {
 		return false
 	}
 	code := s.Status().Code

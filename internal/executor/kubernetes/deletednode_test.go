@@ -3,9 +3,11 @@ package kubernetes
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +45,90 @@ func TestUndoOfDeletedNodeIsDone(t *testing.T) {
 	}
 }
 
+// TestUndoOfRemediationOfDeletedNode: with nodeLabel, a leader that has never seen the deleted node finds the object of the remediation by
+// the step that has created it, and removes it: a remediator may delete the node itself. The undo does so only if no node has the mark of
+// the step, and not after a lookup that failed. It also does so if another node has the label now.
+func TestUndoOfRemediationOfDeletedNode(t *testing.T) {
+	account := shipped(t, "remediating-deleted", "rbac", "rbac-node-label", "rbac-remediation")
+	cfg := Config{NodeLabel: "example.org/remediated", Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}
+	e := newExecutor(t, cfg, nil)
+	for i, replaced := range []bool{false, true} {
+		r := installed(t, remediators[i][0], remediators[i][1])
+		eventually(t, func() bool {
+			_, err := e.c.labelled(t.Context(), e.c.all, cfg.NodeLabel, "D_2")
+			_, err2 := (&remediating{e: e, j: aJob("r0", "none", response.KubernetesRemediate, r.parameters()), node: "none"}).read(t.Context())
+			return err == nil && err2 == nil
+		}, "nodes and remediations may be read")
+		id := fmt.Sprintf("D_%d", 2+i)
+		name, other := aNode(t), aNode(t)
+		patch(t, name, `{"metadata":{"labels":{"example.org/remediated":"`+id+`"}}}`)
+		j := aJob(responseID(), id, response.KubernetesRemediate, r.parameters())
+		result := begun(t.Context(), t, e, j)
+		eventually(t, func() bool { _, ok := r.object(name); return ok }, "the object is there")
+		r.says(name, "False", "True")
+		want(t, result(), response.Succeeded, "has succeeded")
+		r.do(http.MethodPost, r.path(r.kind), "", fmt.Sprintf( // of another response
+			`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q,"annotations":{%q:"r0-1/0"}}}`, r.group, r.kind, other, remediationKey))
+		stands := func(why string) {
+			t.Helper()
+			if _, there := r.object(name); !there {
+				t.Fatalf("the object is gone %s", why)
+			}
+		}
+		patch(t, name, `{"metadata":{"labels":{"example.org/remediated":null}}}`)
+		want(t, newExecutor(t, cfg, nil).Do(t.Context(), undo(j)), response.Unchanged, name+" has the mark of this step, and not the label")
+		stands("although its node has the mark")
+		admin(t, http.MethodDelete, "/api/v1/nodes/"+name, "", "")
+		for _, fails := range []string{"/api/v1/nodes", r.path(r.kind)} {
+			failing := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper { return failingLists{next, fails} })
+			short := undo(j)
+			short.Timeout = time.Second
+			want(t, failing.Do(t.Context(), short), response.Unchanged, "the database is gone")
+			stands("after a failed lookup")
+		}
+		if replaced {
+			patch(t, other, `{"metadata":{"labels":{"example.org/remediated":"`+id+`"}}}`)
+		}
+		var log bytes.Buffer
+		next := newExecutor(t, cfg, nil)
+		next.log = slog.New(slog.NewTextHandler(&log, nil))
+		next.c.timeout = time.Second // which the undo waits if there is no object
+		result = begun(t.Context(), t, next, undo(undo(j)))
+		if replaced {
+			want(t, result(), response.Succeeded, "its remediation has ended")
+		} else {
+			want(t, result(), response.Succeeded, "no such node in Kubernetes: nothing is left to put back")
+			if !strings.Contains(log.String(), "undo of a deleted node") {
+				t.Errorf("log %q: want a line of the deleted node", log.String())
+			}
+		}
+		if _, there := r.object(name); there {
+			t.Errorf("replaced %t: the object of the deleted node has stayed", replaced)
+		}
+		if _, there := r.object(other); !there || len(marks(theNode(t, other))) != 0 {
+			t.Errorf("replaced %t: the object of another response: there %t; marks %v", replaced, there, marks(theNode(t, other)))
+		}
+		do(t, next, undo(undo(undo(j)))) // once more
+	}
+}
+
+// failingLists fails the lists of one path, and passes on the lookups of nodes by label.
+type failingLists struct {
+	next http.RoundTripper
+	path string
+}
+
+func (f failingLists) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet && r.URL.Path == f.path && !r.URL.Query().Has("labelSelector") {
+		return jsonAnswer(http.StatusInternalServerError, asBody(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
+			"code": http.StatusInternalServerError, "message": "the database is gone"})), nil
+	}
+	return f.next.RoundTrip(r)
+}
+
+// WrappedRoundTripper implements the interface that client-go looks for.
+func (f failingLists) WrappedRoundTripper() http.RoundTripper { return f.next }
+
 // TestMarkOfAnotherNodeDoesNotCount: a node that is created from a copy of a deleted one has the same name and annotations. The marks in
 // these annotations belong to the deleted node. So they are no claims on the new node, and an undo does not change it.
 func TestMarkOfAnotherNodeDoesNotCount(t *testing.T) {
@@ -73,3 +159,50 @@ func TestMarkOfAnotherNodeDoesNotCount(t *testing.T) {
 		t.Errorf("marks %v: want those of r1 and r3", all)
 	}
 }
+
+// TestPassingRefusalIsRetried: an attempt tries again after a 401, as at the change of a token, and after a 410, as at a list whose pages
+// take too long.
+func TestPassingRefusalIsRetried(t *testing.T) {
+	account := shipped(t, "deleting", "rbac", "rbac-node-label")
+	for code, reason := range map[int]metav1.StatusReason{
+		http.StatusUnauthorized: metav1.StatusReasonUnauthorized, http.StatusGone: metav1.StatusReasonExpired,
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPatch} {
+			if code == http.StatusGone && method == http.MethodPatch {
+				continue // only lists and watches
+			}
+			once := &failingOnce{method: method, code: code, reason: reason}
+			cfg := Config{NodeLabel: "example.org/passing", Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}
+			e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+				once.next = next
+				return once
+			})
+			name := aNode(t)
+			patch(t, name, `{"metadata":{"labels":{"example.org/passing":"`+name+`"}}}`)
+			do(t, e, aJob(responseID(), name, response.KubernetesCordon, nil))
+			if !once.done.Load() {
+				t.Errorf("no request of %s", method)
+			}
+		}
+	}
+}
+
+// failingOnce answers the first request of a method with a status, and passes on all others.
+type failingOnce struct {
+	next   http.RoundTripper
+	method string
+	code   int
+	reason metav1.StatusReason
+	done   atomic.Bool
+}
+
+func (f *failingOnce) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == f.method && f.done.CompareAndSwap(false, true) {
+		return jsonAnswer(f.code, asBody(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+			Code: int32(f.code), Reason: f.reason, Message: "not now"})), nil
+	}
+	return f.next.RoundTrip(r)
+}
+
+// WrappedRoundTripper implements the interface that client-go looks for.
+func (f *failingOnce) WrappedRoundTripper() http.RoundTripper { return f.next }

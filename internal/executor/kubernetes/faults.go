@@ -77,10 +77,6 @@ const (
 	faultsUnknown = 10 * time.Second
 )
 
-// faultsWorkers is the number of objects that change at a time. At most faultsRetries of them have failed before: so objects whose requests
-// always hang leave workers to the others.
-const faultsWorkers, faultsRetries = 8, 4
-
 // Faults keeps the Fault objects of a cluster. Only the leader runs it.
 type Faults struct {
 	cluster string
@@ -90,19 +86,9 @@ type Faults struct {
 	source  func() (list []Fault, changed <-chan struct{}, ready bool)
 	r       *resource
 	log     *slog.Logger
-	failing *retries                // objects whose last change failed
 	written map[string]faultWritten // the last write of each object
-	begun   map[string]time.Time    // when the last change of each object began
 	missing map[string]time.Time    // since when an object has been wanted that does not exist
-	busy    map[string]bool         // objects that a worker changes now; true: the last change failed
-	results chan faultResult        // of workers
-}
-
-// faultResult is the end of a change.
-type faultResult struct {
-	name  string
-	wrote faultWritten // the zero value: no status was written
-	err   error
+	*workers
 }
 
 // faultWritten is the last status written, and the object's resource version after that.
@@ -134,8 +120,7 @@ func newFaults(cfg config.KubernetesObjects, c *client, cluster string,
 	// Twice the number: others may have made some with our label, and all of them must go.
 	r := newResource(c, cfg.Namespace, "faults", "Fault", clusterLabel+"="+cluster, 2*cfg.MaxFaults+objectsPage, log)
 	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log,
-		failing: newRetries(), written: map[string]faultWritten{}, begun: map[string]time.Time{}, missing: map[string]time.Time{},
-		busy: map[string]bool{}, results: make(chan faultResult, faultsWorkers)}
+		written: map[string]faultWritten{}, missing: map[string]time.Time{}, workers: newWorkers()}
 }
 
 // Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source. A replica that leads again
@@ -148,11 +133,7 @@ func (f *Faults) Run(ctx context.Context) {
 		f.r.follow(ctx)
 	}()
 	defer func() { <-done }()
-	defer func() {
-		for len(f.busy) > 0 { // their requests end with ctx
-			delete(f.busy, (<-f.results).name)
-		}
-	}()
+	defer f.stop()
 	begin := time.Now()
 	for ctx.Err() == nil {
 		list, changed, ready := f.source()
@@ -177,65 +158,21 @@ func (f *Faults) Run(ctx context.Context) {
 // pass begins changes that bring the objects to the state of the incidents, as far as workers are free, and waits for none. In the
 // beginning of a term it removes no object without an incident.
 func (f *Faults) pass(ctx context.Context, list []Fault, now time.Time, beginning bool) {
-	for len(f.results) > 0 {
-		f.settle(ctx, <-f.results)
-	}
+	f.settleAll(ctx)
 	have, over, synced := f.r.all()
 	if !synced || ctx.Err() != nil {
 		return
 	}
-	for _, c := range f.pending(have, list, now, beginning) {
-		if !f.begin(ctx, c) { // nor would it begin those after it
-			break
-		}
-	}
+	f.start(ctx, f.pending(have, list, now, beginning), now)
 	f.report(over)
 }
 
-// begin starts a change, unless no worker is free; then it returns false.
-func (f *Faults) begin(ctx context.Context, c faultChange) bool {
-	again, retries := f.failing.has(c.name), 0
-	for _, failed := range f.busy {
-		retries += btoi(failed)
-	}
-	if len(f.busy) >= faultsWorkers || again && retries >= faultsRetries {
-		return false
-	}
-	f.busy[c.name], f.begun[c.name] = again, time.Now()
-	go func() { // Run waits for the result
-		wrote, err := c.do(ctx)
-		f.results <- faultResult{c.name, wrote, err}
-	}()
-	return true
-}
-
-// settle takes the result of a change.
-func (f *Faults) settle(ctx context.Context, r faultResult) {
-	delete(f.busy, r.name)
-	switch {
-	case r.err == nil:
-		f.failing.succeeded(r.name)
-		if r.wrote.version != "" {
-			f.written[r.name] = r.wrote
-		}
-	case ctx.Err() == nil:
-		f.failing.failed(r.name, r.err, time.Now())
-	}
-}
-
-// faultChange brings one object to its wanted form, or removes it. do returns the status that it has written, if any.
-type faultChange struct {
-	name string
-	do   func(context.Context) (faultWritten, error)
-}
-
-// pending returns the changes that may begin, in this order: new objects, the latest first; removals; all others, the least recently
-// changed first. New objects come first so that neither a storm of changes nor hanging requests delay them. Objects whose last change
-// failed come last, and only after their pauses.
-func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, beginning bool) []faultChange {
+// pending returns the changes that are needed, in this order: new objects, the latest first; removals; all others, the least recently
+// changed first. New objects come first so that neither a storm of changes nor hanging requests delay them.
+func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, beginning bool) []change {
 	want := f.wanted(list, now)
 	names, needed := map[string]bool{}, map[string]bool{}
-	var fresh, gone, others []faultChange
+	var fresh, gone, others []change
 	for _, w := range want {
 		names[w.Name] = true
 		o, there := have[w.Name]
@@ -247,32 +184,26 @@ func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, be
 		switch do := f.change(w, o, there); {
 		case do == nil:
 		case there:
-			others = append(others, faultChange{w.Name, do})
+			others = append(others, change{w.Name, do})
 		default:
-			fresh = append(fresh, faultChange{w.Name, do})
+			fresh = append(fresh, change{w.Name, do})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		known := slices.ContainsFunc(list, func(in Fault) bool { return in.Name == name })
 		if o := have[name]; !names[name] && o.Metadata.DeletionTimestamp == nil && (known || !beginning) {
-			gone = append(gone, faultChange{name, f.removal(o)})
+			gone = append(gone, change{name, f.removal(o)})
 		}
 	}
-	slices.SortStableFunc(fresh, func(a, b faultChange) int { return f.missing[b.name].Compare(f.missing[a.name]) })
-	slices.SortStableFunc(others, func(a, b faultChange) int { return f.begun[a.name].Compare(f.begun[b.name]) })
+	slices.SortStableFunc(fresh, func(a, b change) int { return f.missing[b.name].Compare(f.missing[a.name]) })
+	f.leastRecent(others)
 	out := slices.Concat(fresh, gone, others)
 	for _, c := range out {
 		needed[c.name] = true
 	}
 	maps.DeleteFunc(f.missing, func(name string, _ time.Time) bool { return !names[name] })
 	maps.DeleteFunc(f.written, func(name string, _ faultWritten) bool { return !names[name] })
-	maps.DeleteFunc(f.begun, func(name string, _ time.Time) bool { return !names[name] })
-	f.failing.keep(func(name string) bool { return needed[name] })
-	out = slices.DeleteFunc(out, func(c faultChange) bool {
-		_, busy := f.busy[c.name]
-		return busy || now.Before(f.failing.until(c.name))
-	})
-	slices.SortStableFunc(out, func(a, b faultChange) int { return f.failing.until(a.name).Compare(f.failing.until(b.name)) })
+	f.keepOnly(needed, names)
 	return out
 }
 
@@ -331,7 +262,7 @@ func (f *Faults) more(n int, since metav1.Time) Fault {
 
 // change returns a function that brings an object to its wanted form, with one request for its identity and one for its status, each only
 // if needed. It returns nil if nothing is needed.
-func (f *Faults) change(w Fault, have object, there bool) func(context.Context) (faultWritten, error) {
+func (f *Faults) change(w Fault, have object, there bool) func(context.Context) (func(), error) {
 	if there && have.Metadata.DeletionTimestamp != nil {
 		return nil // a finalizer holds it: a new one follows
 	}
@@ -350,27 +281,27 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 	if same || !identity && !status {
 		return nil
 	}
-	return func(ctx context.Context) (faultWritten, error) {
+	return func(ctx context.Context) (func(), error) {
 		o := map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
 		if identity {
 			whole := maps.Clone(o)
 			whole["metadata"], whole["spec"] = map[string]any{"name": w.Name, "labels": labels}, spec
 			if _, err := f.r.apply(ctx, w.Name, "", whole); err != nil {
-				return faultWritten{}, err
+				return nil, err
 			}
 		}
 		if !status {
-			return faultWritten{}, nil
+			return nil, nil
 		}
 		o["metadata"], o["status"] = map[string]any{"name": w.Name}, st
 		version, err := f.r.apply(ctx, w.Name, "status", o)
-		return faultWritten{st, version}, err
+		return func() { f.written[w.Name] = faultWritten{st, version} }, err
 	}
 }
 
 // removal returns a function that removes an object.
-func (f *Faults) removal(o object) func(context.Context) (faultWritten, error) {
-	return func(ctx context.Context) (faultWritten, error) { return faultWritten{}, f.r.delete(ctx, o) }
+func (f *Faults) removal(o object) func(context.Context) (func(), error) {
+	return func(ctx context.Context) (func(), error) { return nil, f.r.delete(ctx, o) }
 }
 
 func hasLabels(o object, want map[string]string) bool {

@@ -176,8 +176,8 @@ func TestDeadServerGetsFewRequests(t *testing.T) {
 		list := faultsNamed("new", 20)
 		src.set(list...)
 		time.Sleep(10 * time.Minute)
-		if n := all.Load(); most.Load() > faultsWorkers || n < 24*9 || n > 24*14 {
-			t.Errorf("%d requests, %d at a time: want each object once a minute and a few more, %d at a time", n, most.Load(), faultsWorkers)
+		if n := all.Load(); most.Load() > workersMost || n < 24*9 || n > 24*14 {
+			t.Errorf("%d requests, %d at a time: want each object once a minute and a few more, %d at a time", n, most.Load(), workersMost)
 		}
 		dead.Store(false)
 		if took := takes(time.Hour, s.all(list, "OPEN")); took > retryMost+15*time.Second {
@@ -405,7 +405,7 @@ func TestHangingObjectsDelayNoNewOne(t *testing.T) {
 // TestHangingObjectsLeaveWorkersToNewOnes: while a few writes hang, or many that have hung before, the object of a new incident is written
 // at once.
 func TestHangingObjectsLeaveWorkersToNewOnes(t *testing.T) {
-	for hanging, later := range map[int]time.Duration{faultsWorkers / 2: 0, 20: 2 * time.Minute} {
+	for hanging, later := range map[int]time.Duration{workersMost / 2: 0, 20: 2 * time.Minute} {
 		t.Run(fmt.Sprint(hanging), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, src := &memoryFaults{answer: func(ctx context.Context, name string) int {

@@ -77,7 +77,8 @@ func shipped(t *testing.T, account string, files ...string) string {
 	for _, f := range files {
 		b, bad := os.ReadFile(strings.Replace(manifest, "rbac", f, 1))
 		text := strings.ReplaceAll(string(b), subject+"lofamo-supervisor", subject+account)
-		for _, name := range []string{"lofamo-supervisor-events", "lofamo-supervisor-conditions", "lofamo-supervisor-remediation"} {
+		for _, name := range []string{"lofamo-supervisor-events", "lofamo-supervisor-conditions", "lofamo-supervisor-remediation",
+			"lofamo-supervisor-node-label"} {
 			text = strings.ReplaceAll(text, "name: "+name, "name: "+name+"-"+account)
 		}
 		text = strings.ReplaceAll(text, "  name: lofamo-supervisor\n", "  name: lofamo-supervisor-"+account+"\n")

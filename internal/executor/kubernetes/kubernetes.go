@@ -250,18 +250,15 @@ func (e *Executor) stillOpen(ctx context.Context, ids []string) (map[string]bool
 	return open, nil
 }
 
-// pause waits before the next try, with growing backoff and at least as long as the API server asks. It returns false
-// when the attempt's time is over.
+// pause waits before the next try, with growing backoff and at least as long as the API server asks, as pauseAsked bounds it. It returns
+// false when the attempt's time is over.
 func (e *Executor) pause(ctx context.Context, err error, try int) bool {
 	d := e.pacing.failure
 	if apierrors.IsConflict(err) {
 		d = e.pacing.conflict
 	}
 	d = min(d<<min(try, 16), e.pacing.most)
-	d = d/2 + rand.N(d/2+1)
-	if s, ok := apierrors.SuggestsClientDelay(err); ok {
-		d = max(d, time.Duration(s)*time.Second)
-	}
+	d = max(d/2+rand.N(d/2+1), pauseAsked(err))
 	return executor.Wait(ctx, d)
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -178,3 +179,19 @@ func listObjects(t testing.TB, namespace, plural string) map[string]object {
 }
 
 var quiet = slog.New(slog.DiscardHandler)
+
+// TestLateAnswerReplacesNoNewerObject: the answer to a write of a deleted object comes after the watch has shown the object that has its
+// name now.
+func TestLateAnswerReplacesNoNewerObject(t *testing.T) {
+	r := newResource(nil, "a", "faults", "Fault", "", 10, quiet)
+	of := func(uid, version string) object {
+		return object{Metadata: objectMeta{Name: "a", UID: types.UID(uid), ResourceVersion: version}}
+	}
+	r.watched("ADDED", of("u1", "10"))
+	r.watched("DELETED", of("u1", "12"))
+	r.watched("ADDED", of("u2", "13"))
+	r.put(of("u1", "11"), true)
+	if have, _, _ := r.all(); have["a"].Metadata.UID != "u2" {
+		t.Errorf("the copy has %s: want the object that exists", have["a"].Metadata.UID)
+	}
+}

@@ -19,13 +19,8 @@ import (
 // PolicyAccepted is the condition of a FaultPolicy. It is True if the policy in force is that of the object.
 const PolicyAccepted = "Accepted"
 
-// Periods of the work with FaultPolicies.
-const (
-	// policiesEvery is the shortest interval between two passes, and policiesLook the longest. A pass commits at most once.
-	policiesEvery, policiesLook = time.Second, 10 * time.Second
-	// policiesWrite is the longest time for which a pass begins to write status. The rest follows in the next pass.
-	policiesWrite = 2 * time.Second
-)
+// policiesEvery is the shortest interval between two passes, and policiesLook the longest. A pass commits at most once.
+const policiesEvery, policiesLook = time.Second, 10 * time.Second
 
 const (
 	// maxPolicies is the number of objects that the copy holds: more than there may be policies.
@@ -67,11 +62,10 @@ type KeepPolicies func(ctx context.Context, objects []FaultPolicy, complete bool
 
 // Policies takes the policies of FaultPolicy objects. Only the leader runs it.
 type Policies struct {
-	keep    KeepPolicies
-	writing time.Duration // policiesWrite; another one in tests
-	r       *resource
-	log     *slog.Logger
-	failing *retries // objects whose status could not be written
+	keep     KeepPolicies
+	r        *resource
+	log      *slog.Logger
+	*workers // that write status
 }
 
 // NewPolicies returns the follower of all FaultPolicy objects in the configured namespace.
@@ -85,7 +79,7 @@ func NewPolicies(cfg config.KubernetesObjects, keep KeepPolicies, log *slog.Logg
 
 func newPolicies(cfg config.KubernetesObjects, c *client, keep KeepPolicies, log *slog.Logger) *Policies {
 	r := newResource(c, cfg.Namespace, "faultpolicies", "FaultPolicy", "", maxPolicies, log)
-	return &Policies{keep: keep, writing: policiesWrite, r: r, log: log, failing: newRetries()}
+	return &Policies{keep: keep, r: r, log: log, workers: newWorkers()}
 }
 
 // Run follows the objects until ctx ends, with follow in a goroutine of its own. A replica that leads again runs it again.
@@ -97,25 +91,39 @@ func (p *Policies) Run(ctx context.Context) {
 		p.r.follow(ctx)
 	}()
 	defer func() { <-done }()
+	defer p.stop()
 	for ctx.Err() == nil {
 		now := time.Now()
 		if more := p.pass(ctx, now); !more {
-			look := time.NewTimer(p.failing.look(now, policiesLook))
-			select {
-			case <-ctx.Done():
-			case <-p.r.changed:
-			case <-look.C:
-			}
-			look.Stop()
+			p.idle(ctx, now)
 		}
 		executor.Wait(ctx, policiesEvery)
 	}
 }
 
-// pass reconciles policies with objects. It reports whether the next pass should follow at once. An API server that does not answer
-// leaves the copy of the objects unchanged, and so all policies.
+// idle waits for a reason for another pass: a change of an object, a write that has failed, the end of a pause, or the end of policiesLook.
+func (p *Policies) idle(ctx context.Context, now time.Time) {
+	look := time.NewTimer(p.failing.look(now, policiesLook))
+	defer look.Stop()
+	for {
+		select {
+		case r := <-p.results:
+			if p.settle(ctx, r); r.err == nil {
+				continue
+			}
+		case <-ctx.Done():
+		case <-p.r.changed:
+		case <-look.C:
+		}
+		return
+	}
+}
+
+// pass reconciles policies with objects, and begins to write the status of objects. It waits for no write, so that withdrawals do not wait.
+// It reports whether the next pass should follow at once. An API server that does not answer leaves the copy of the objects unchanged, and
+// so all policies.
 func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
-	turn := p.r.turn()
+	p.settleAll(ctx)
 	have, over, synced := p.r.all()
 	if !synced {
 		return false
@@ -127,10 +135,10 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 		}
 	}
 	standing, more, keepErr := p.keep(ctx, list, !over)
-	unwritten := p.writeAll(ctx, have, standing, turn, now)
 	if ctx.Err() != nil {
 		return false
 	}
+	waiting := p.start(ctx, p.pending(have, standing, now), now)
 	var overErr error
 	if over {
 		overErr = fmt.Errorf("there are more than %d FaultPolicy objects: some have no effect, and no policy is withdrawn", maxPolicies)
@@ -138,38 +146,29 @@ func (p *Policies) pass(ctx context.Context, now time.Time) (more bool) {
 	if news := p.failing.news(keepErr, overErr); len(news) > 0 {
 		p.log.Warn("apply FaultPolicy objects: failed, retrying", "objects", len(p.failing.of), "err", listed(news))
 	}
-	return more || unwritten
+	return more || waiting
 }
 
-// writeAll updates each object's status that differs from its standing. An object whose status cannot be written pauses, because a webhook
-// may deny or delay the status of a single object each time. writeAll ends early so that withdrawals do not wait: after policiesWrite, or
-// when an object has changed since turn. unwritten asks for another pass at once.
-func (p *Policies) writeAll(ctx context.Context, have map[string]object, standing map[string]PolicyStanding, turn int, now time.Time) (
-	unwritten bool) {
-	begin, writes := time.Now(), 0
-	p.failing.keep(func(name string) bool { _, stands := standing[name]; return stands })
-	names := slices.Sorted(maps.Keys(standing))
-	slices.SortStableFunc(names, func(a, b string) int { return p.failing.until(a).Compare(p.failing.until(b)) })
-	for _, name := range names {
-		want, differs := pendingStatus(have[name], standing[name], now)
-		if !differs {
-			p.failing.succeeded(name)
-		}
-		if !differs || now.Before(p.failing.until(name)) {
-			continue
-		}
-		if ctx.Err() != nil || writes > 0 && (time.Since(begin) >= p.writing || p.r.turn() != turn) {
-			return true
-		}
-		writes++
-		err := p.r.applyStatus(ctx, have[name], want)
-		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // the watch brings the change
-			p.failing.succeeded(name)
-		} else if ctx.Err() == nil {
-			p.failing.failed(name, err, time.Now())
+// pending returns a change for each object whose status differs from its standing, the least recently changed first.
+func (p *Policies) pending(have map[string]object, standing map[string]PolicyStanding, now time.Time) (out []change) {
+	needed, wanted := map[string]bool{}, map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(standing)) {
+		o := have[name]
+		want, differs := pendingStatus(o, standing[name], now)
+		wanted[name], needed[name] = true, differs
+		if differs {
+			out = append(out, change{name, func(ctx context.Context) (func(), error) {
+				err := p.r.applyStatus(ctx, o, want)
+				if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // the watch brings the change
+					err = nil
+				}
+				return nil, err
+			}})
 		}
 	}
-	return false
+	p.keepOnly(needed, wanted)
+	p.leastRecent(out)
+	return out
 }
 
 // pendingStatus returns the wanted status of an object, and whether the present one differs.

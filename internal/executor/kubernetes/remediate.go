@@ -58,6 +58,12 @@ type remediating struct {
 	node string // name in Kubernetes, and of the object
 }
 
+// marked reports whether a node has the mark of the step.
+func (d *remediating) marked(n *corev1.Node) bool {
+	_, marked := marks(n)[markKey(d.j.Response, d.j.Step)]
+	return marked
+}
+
 // of returns the value of remediationKey.
 func (d *remediating) of() string { return fmt.Sprintf("%s/%d", d.j.Response, d.j.Step) }
 
@@ -87,7 +93,7 @@ func (e *Executor) remediate(ctx context.Context, j executor.Job) executor.Resul
 			return endIfRefused(err)
 		}
 		d.node = n.Name
-		_, marked = marks(n)[markKey(j.Response, j.Step)]
+		marked = d.marked(n)
 		object, err := d.read(ctx)
 		switch there = object != nil; {
 		case err != nil:
@@ -286,6 +292,8 @@ func (d *remediating) follow(ctx context.Context) executor.Result {
 			}
 		case object == nil:
 			return executor.Partly("%s was removed before its end: %s", d, last)
+		case object.Metadata.Annotations[remediationKey] != d.of():
+			return executor.Partly("%s was removed before its end, and another program or response has created one: %s", d, last)
 		default:
 			done, why := object.condition(remediationSucceeded)
 			processing, now := object.condition(remediationProcessing)
@@ -312,23 +320,28 @@ func (d *remediating) follow(ctx context.Context) executor.Result {
 // request can take effect any more.
 func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.Result {
 	d := &remediating{e: e, j: j}
-	gone, ours := false, false
+	var gone error // the node was deleted
+	ours := false
 	r := e.retry(ctx, "remediation of "+string(j.Target.Node), func(sent *bool) error {
-		n, err := e.find(ctx, e.c.all, j.Target.Node)
-		switch {
-		case err == nil:
-			if r, refused := fencedNode(n, j.Token); refused {
-				return ended{r}
+		var n *corev1.Node
+		if gone == nil {
+			var err error
+			n, err = e.find(ctx, e.c.all, j.Target.Node)
+			switch err = e.confirmGone(ctx, j, err); {
+			case errors.Is(err, errGone): // the object may outlive its node
+				gone, n, d.node = err, nil, e.cfg.NameOf(j.Target.Node)
+			case err != nil:
+				return endIfRefused(err)
+			default:
+				if r, refused := fencedNode(n, j.Token); refused {
+					return ended{r}
+				}
+				d.node = n.Name
 			}
-			d.node, gone = n.Name, false
-		case errors.Is(err, errGone) && e.cfg.NodeLabel == "": // the object may outlive its node
-			d.node, gone = e.cfg.NameOf(j.Target.Node), true
-		default:
-			return endIfRefused(err)
 		}
 		at := time.Now()
-		object, err := d.read(ctx)
-		if err == nil && object == nil && !ours && !gone {
+		object, err := d.own(ctx, n)
+		if err == nil && object == nil && !ours {
 			if err := d.late(n, at); err != nil {
 				return err
 			}
@@ -336,20 +349,57 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 		ours = ours || object != nil && object.Metadata.Annotations[remediationKey] == d.of()
 		return d.remove(ctx, object, err, sent)
 	})
-	if r.Outcome != response.Succeeded || gone {
+	switch {
+	case r.Outcome != response.Succeeded:
 		return r
+	case gone != nil:
+		r = e.undoneByDeletion(j, gone)
+	default:
+		r = e.alter(ctx, j)
 	}
-	if r = e.alter(ctx, j); r.Outcome == response.Succeeded {
+	if r.Outcome == response.Succeeded {
 		e.absent.Delete(markKey(j.Response, j.Step))
 	}
 	return r
 }
 
+// own returns the object that an undo removes, or nil if there is none. n is nil if the node was deleted. The object has the name of the
+// node that has the mark of the step. With nodeLabel, that node may be gone, and its name unknown. Then own lists all objects, and takes
+// the one of the step.
+func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, error) {
+	if d.e.cfg.NodeLabel == "" || n != nil && d.marked(n) {
+		return d.read(ctx)
+	}
+	for next := ""; ; {
+		var page struct {
+			Metadata metav1.ListMeta `json:"metadata"`
+			Items    []remediation   `json:"items"`
+		}
+		b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.objects()).Param("limit", fmt.Sprint(nodesPage)).Param("continue", next))
+		if err == nil {
+			err = json.Unmarshal(b, &page)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list remediations: %w", err)
+		}
+		for i := range page.Items {
+			if o := &page.Items[i]; o.Metadata.Annotations[remediationKey] == d.of() {
+				d.node = o.Metadata.Name
+				return o, nil
+			}
+		}
+		if next = page.Metadata.Continue; next == "" {
+			return nil, nil //nolint:nilnil // there is none
+		}
+	}
+}
+
 // late fails while a request for the object may take effect after its read at that time. No such request leaves once an undo has
-// begun, apart from one that has passed the check of the token just before. The API server drops it after the time that it names.
+// begun, apart from one that has passed the check of the token just before. The API server drops it after the time that it names. n is nil
+// if the node was deleted: then no mark tells whether there was a request.
 func (d *remediating) late(n *corev1.Node, at time.Time) error {
 	key := markKey(d.j.Response, d.j.Step)
-	if _, marked := marks(n)[key]; !marked {
+	if n != nil && !d.marked(n) {
 		return nil
 	}
 	first, _ := d.e.absent.LoadOrStore(key, time.Now())

@@ -222,6 +222,24 @@ func TestOneRemediationOfANode(t *testing.T) {
 	do(t, e, undo(again(j)))
 }
 
+// TestRemediationOfAnotherIsNotFollowed: somebody removes the object, and another program creates one for the node at once. Its success is
+// not that of the step.
+func TestRemediationOfAnotherIsNotFollowed(t *testing.T) {
+	r := installed(t, remediators[0][0], remediators[0][1])
+	e, reads := remediatingExecutor(t)
+	e.pacing.drain = 2 * time.Second
+	node := aNode(t)
+	j := aJob(responseID(), node, response.KubernetesRemediate, r.parameters())
+	result := begun(t.Context(), t, e, j)
+	eventually(t, func() bool { _, ok := r.object(node); return ok }, "the object is there")
+	eventually(t, func() bool { return reads.Load() > 0 }, "the executor follows the object")
+	r.do(http.MethodDelete, r.path(r.kind)+"/"+node, "", "")
+	r.do(http.MethodPost, r.path(r.kind), "",
+		fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q}}`, r.group, r.kind, node))
+	r.says(node, "False", "True")
+	want(t, result(), response.Partly, "was removed before its end")
+}
+
 // TestRemediationWithoutItsNeeds: without a template, a kind or a right the step fails at once and says why. A stale leader
 // creates nothing.
 func TestRemediationWithoutItsNeeds(t *testing.T) {
@@ -250,6 +268,7 @@ func TestRemediationWithoutItsNeeds(t *testing.T) {
 	}
 	gone := aJob(responseID(), "nowhere", response.KubernetesRemediate, r.parameters())
 	want(t, e.Do(t.Context(), gone), response.Unchanged, "no such node")
+	e.c.timeout = time.Second // which the undo waits
 	do(t, e, undo(gone))
 }
 
@@ -272,7 +291,7 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 func (a answering) WrappedRoundTripper() http.RoundTripper { return a.next }
 
 // TestUndoWaitsForALateRemediation: the object of a request with an unknown outcome appears after the undo has begun. The undo
-// removes it, and the mark stands until then.
+// removes it, and the mark stands until then. It also does so if the node was deleted.
 func TestUndoWaitsForALateRemediation(t *testing.T) {
 	r := installed(t, remediators[0][0], remediators[0][1])
 	var asked atomic.Value
@@ -297,13 +316,25 @@ func TestUndoWaitsForALateRemediation(t *testing.T) {
 	if _, marked := marks(theNode(t, node))[key]; !marked {
 		t.Error("the mark has gone before the time of the request")
 	}
-	r.do(http.MethodPost, r.path(r.kind), "", fmt.Sprintf(
-		`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q,"annotations":{%q:%q}}}`, r.group, r.kind, node,
-		remediationKey, j.Response+"/0"))
+	late := fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":%q,"annotations":{%q:%q}}}`, r.group, r.kind, node,
+		remediationKey, j.Response+"/0")
+	r.do(http.MethodPost, r.path(r.kind), "", late)
 	want(t, result(), response.Succeeded, "its remediation has ended")
 	if _, there := r.object(node); there || len(marks(theNode(t, node))) != 0 {
 		t.Errorf("object %t, marks %v: want neither", there, marks(theNode(t, node)))
 	}
+
+	// The same if the node was deleted meanwhile.
+	admin(t, http.MethodDelete, "/api/v1/nodes/"+node, "", "")
+	server := cluster(t).Admin
+	time.AfterFunc(300*time.Millisecond, func() { _, _ = server.Do(http.MethodPost, r.path(r.kind), "", []byte(late)) })
+	e.c.timeout = time.Second
+	want(t, e.Do(t.Context(), undo(undo(j))), response.Succeeded, "nothing is left to put back")
+	time.Sleep(500 * time.Millisecond)
+	if _, there := r.object(node); there {
+		t.Error("the object of a deleted node has appeared, and stays")
+	}
+	e.absent.Range(func(key, _ any) bool { t.Errorf("the executor still knows %s", key); return true })
 }
 
 // TestRefusedRemediationLeavesNoMark: if the API server refuses the object, the node is as before.

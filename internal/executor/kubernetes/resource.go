@@ -121,10 +121,10 @@ func (o object) version() uint64 {
 	return v
 }
 
-// newer reports whether the object is of a later version than another one of the same UID.
+// newer reports whether the object is of a later version than another one of its name, which may have been deleted since.
 func (o object) newer(than object) bool {
 	a, b := o.version(), than.version()
-	return o.Metadata.UID != than.Metadata.UID || a == 0 || b == 0 || a > b
+	return a == 0 || b == 0 || a > b
 }
 
 // resource is one custom resource in one namespace, with a bounded copy of its objects. It is safe for concurrent use.
@@ -140,7 +140,6 @@ type resource struct {
 	synced  bool
 	over    bool   // there are more objects than the copy holds
 	seen    uint64 // the version of the last list or event of the watch
-	turns   int    // changes of objects, apart from those of status, labels and annotations
 	objects map[string]object
 	changed chan struct{} // holds one signal
 }
@@ -187,10 +186,6 @@ func (r *resource) put(o object, own bool) {
 		r.over = true
 	default:
 		r.objects[o.Metadata.Name] = o
-		if was, o := was.Metadata, o.Metadata; was.UID != o.UID || was.Generation != o.Generation ||
-			(was.DeletionTimestamp == nil) != (o.DeletionTimestamp == nil) {
-			r.turns++
-		}
 	}
 }
 
@@ -199,15 +194,7 @@ func (r *resource) remove(o object) {
 	defer r.mu.Unlock()
 	if was, there := r.objects[o.Metadata.Name]; there && was.Metadata.UID == o.Metadata.UID {
 		delete(r.objects, o.Metadata.Name)
-		r.turns++
 	}
-}
-
-// turn counts the changes of objects, apart from those of status, labels and annotations.
-func (r *resource) turn() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.turns
 }
 
 // excess reports whether there are more objects than the copy holds.
@@ -277,7 +264,6 @@ func (r *resource) list(ctx context.Context) (version string, err error) {
 	defer r.mu.Unlock()
 	r.objects, r.over, r.synced = objects, next != "", true
 	r.seen, _ = strconv.ParseUint(version, 10, 64)
-	r.turns++
 	return version, nil
 }
 

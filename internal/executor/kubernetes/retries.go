@@ -28,12 +28,16 @@ type retry struct {
 
 func newRetries() *retries { return &retries{of: map[string]retry{}} }
 
-// failed makes an object pause after a failed write, and at least as long as the API server asks, but never longer than retryMost: a
-// webhook may ask for years.
+// pauseAsked returns the pause that the API server asks for with an error, at most retryMost: a webhook may ask for years.
+func pauseAsked(err error) time.Duration {
+	asked, _ := apierrors.SuggestsClientDelay(err)
+	return min(time.Duration(asked)*time.Second, retryMost)
+}
+
+// failed makes an object pause after a failed write, and at least as long as the API server asks, but never longer than retryMost.
 func (r *retries) failed(name string, err error, now time.Time) {
 	pause := min(max(retryFirst, 2*r.of[name].pause), retryMost)
-	asked, _ := apierrors.SuggestsClientDelay(err)
-	r.of[name] = retry{err, now.Add(min(max(pause, time.Duration(asked)*time.Second), retryMost)), pause}
+	r.of[name] = retry{err, now.Add(max(pause, pauseAsked(err))), pause}
 }
 
 // succeeded forgets the failures of an object. An object that needs no write counts as well.

@@ -113,5 +113,23 @@ func TestServerCannotAskForLongPause(t *testing.T) {
 	}
 }
 
+// TestServerCannotAskForLongPauseOfAttempt: an attempt also tries again after retryMost, whatever the API server asks for.
+func TestServerCannotAskForLongPauseOfAttempt(t *testing.T) {
+	for asked, want := range map[int]time.Duration{0: time.Second, 30: 30 * time.Second, 61: retryMost, math.MaxInt32: retryMost} {
+		synctest.Test(t, func(t *testing.T) {
+			e, begin, tries := &Executor{pacing: usual}, time.Now(), 0
+			e.retry(t.Context(), "node", func(*bool) error {
+				if tries++; tries == 1 {
+					return apierrors.NewTooManyRequests("later", asked)
+				}
+				return ended{}
+			})
+			if took := time.Since(begin); took > want || asked > 0 && took < want {
+				t.Errorf("%d s asked: tried again after %s, want %s", asked, took, want)
+			}
+		})
+	}
+}
+
 // reasons returns the reasons that are in the log.
 func reasons(r *retries) string { return strings.Join(slices.Sorted(maps.Keys(r.said)), "; ") }

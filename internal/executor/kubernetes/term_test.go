@@ -207,40 +207,28 @@ func TestDeletionEndsAnExcess(t *testing.T) {
 	}
 }
 
-// TestStatusDelaysNoPolicy: a pass ends before all status is written if a change waits, or if the time is over. A write that fails stops no
-// other one.
-func TestStatusDelaysNoPolicy(t *testing.T) {
-	const slow = "slow"
+// TestFailedStatusStopsNoOther: a write of a status that fails stops no other one. A conflict is no failure: the watch brings the change.
+func TestFailedStatusStopsNoOther(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		answer func(r *resource, name string) int
-		writes int
-		more   bool
 		said   bool
 	}{
-		{"all written", func(*resource, string) int { return http.StatusOK }, 3, false, false},
-		{"conflict", func(*resource, string) int { return http.StatusConflict }, 3, false, false},
-		{"refusal", func(*resource, string) int { return http.StatusUnprocessableEntity }, 3, false, true},
-		{"server out of order", func(*resource, string) int { return http.StatusServiceUnavailable }, 3, false, true},
+		{"all written", func(*resource, string) int { return http.StatusOK }, false},
+		{"conflict", func(*resource, string) int { return http.StatusConflict }, false},
+		{"refusal", func(*resource, string) int { return http.StatusUnprocessableEntity }, true},
+		{"server out of order", func(*resource, string) int { return http.StatusServiceUnavailable }, true},
 		{"object deleted", func(r *resource, name string) int {
 			if name == "a" {
 				r.remove(object{Metadata: objectMeta{Name: "c", UID: "uc"}})
 			}
 			return http.StatusOK
-		}, 1, true, false},
-		{"object changed", func(r *resource, name string) int {
-			o, err := readObject([]byte(testObject("c", 2)))
-			if err == nil && name == "a" {
-				r.put(o, false)
-			}
-			return http.StatusOK
-		}, 1, true, false},
+		}, false},
 		{"status changed", func(r *resource, _ string) int {
 			o := object{Metadata: objectMeta{Name: "c", UID: types.UID("uc"), Generation: 1, ResourceVersion: "2"}}
 			r.put(o, false)
 			return http.StatusOK
-		}, 3, false, false},
-		{slow, func(*resource, string) int { return http.StatusOK }, 1, true, false},
+		}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f, s := &objectServer{names: []string{"a", "b", "c"}}, &policyStore{}
@@ -248,16 +236,14 @@ func TestStatusDelaysNoPolicy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p.writing = time.Hour; tc.name == slow {
-				p.writing = 0
-			}
 			f.patched = func(name string) int { return tc.answer(p.r, name) }
 			if _, err := p.r.list(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			more := p.pass(t.Context(), time.Now())
-			if _, writes := f.seen(); len(writes) != tc.writes || more != tc.more || (reasons(p.failing) != "") != tc.said {
-				t.Errorf("%v, more %v, said %q: want %d writes, more %v", writes, more, reasons(p.failing), tc.writes, tc.more)
+			p.settleBusy(t.Context())
+			if _, writes := f.seen(); len(writes) != 3 || more || len(p.failing.of) > 0 != tc.said {
+				t.Errorf("%v, more %v, failing %v: want 3 writes, and no pass at once", writes, more, p.failing.of)
 			}
 		})
 	}
@@ -271,7 +257,6 @@ func TestDeniedStatusStopsNoOther(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.writing = time.Hour
 		f.patched = func(name string) int {
 			if name == denied {
 				return http.StatusForbidden
@@ -282,9 +267,13 @@ func TestDeniedStatusStopsNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if more := p.pass(t.Context(), time.Now()); more || reasons(p.failing) == "" {
-				t.Errorf("%s denied: more %v, said %q: want an error and no pass at once", denied, more, reasons(p.failing))
+			if more := p.pass(t.Context(), time.Now()); more {
+				t.Errorf("%s denied: want no pass at once", denied)
 			}
+			p.settleBusy(t.Context())
+		}
+		if reasons(p.failing) == "" {
+			t.Errorf("%s denied: want an error", denied)
 		}
 		_, writes := f.seen()
 		for _, name := range f.names {
@@ -310,6 +299,7 @@ func TestDenialOfAllStatusIsLoggedOnce(t *testing.T) {
 	}
 	for range 4 {
 		p.pass(t.Context(), time.Now())
+		p.settleBusy(t.Context())
 	}
 	if _, writes := f.seen(); len(writes) != 3 || strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("writes %v, log %q: want one write of each object, and one line", writes, log.String())

@@ -118,6 +118,7 @@ var fuzzed = map[string]string{
 	"internal/executor/kubernetes.conditionKey":      "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/kubernetes.settersOf":         "internal/executor/kubernetes FuzzMarks",
 	"internal/executor/kubernetes.remediationOf":     "internal/executor/kubernetes FuzzRemediations",
+	"internal/executor/kubernetes.remediationsOf":    "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/kubernetes.specOf":            "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/kubernetes.readEvents":        "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.policyStatusOf":    "internal/executor/kubernetes FuzzObjects",

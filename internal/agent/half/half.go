@@ -290,8 +290,8 @@ func (c *Common) CarryOut(e servicenet.SenderEffects, numbers storage.Numbers, p
 	}
 }
 
-// keepEpoch stores an epoch. The half holds its mutex, and while it waits for the disk it does not write its word: so it waits for one write
-// period at most. If the machine crashes before the disk has the epoch, the next start asks the supervisors again, as after a failure.
+// keepEpoch stores an epoch. It waits for the disk at most one write period, because the half holds its mutex and cannot write its word
+// meanwhile. If the machine crashes before the disk has the epoch, the next start asks the supervisors again, as after a failure.
 func (c *Common) keepEpoch(e fault.Epoch) {
 	if !c.epochs.Write(e, c.Periods.TWrite) {
 		c.Log.Warn("boot epoch not kept yet: the disk has not answered in time", "within", c.Periods.TWrite)

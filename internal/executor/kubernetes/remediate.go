@@ -206,6 +206,20 @@ func remediationOf(b []byte) (*remediation, error) {
 	return out, nil
 }
 
+// remediationPage is a part of the list of all objects.
+type remediationPage struct {
+	Metadata metav1.ListMeta `json:"metadata"`
+	Items    []remediation   `json:"items"`
+}
+
+// remediationsOf decodes a part of the list of all objects.
+func remediationsOf(b []byte) (page remediationPage, err error) {
+	if err := json.Unmarshal(b, &page); err != nil {
+		return page, fmt.Errorf("list remediations: %w", err)
+	}
+	return page, nil
+}
+
 // specOf returns the spec of a template's objects.
 func specOf(b []byte) (json.RawMessage, error) {
 	var template struct {
@@ -371,16 +385,13 @@ func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, er
 		return d.read(ctx)
 	}
 	for next := ""; ; {
-		var page struct {
-			Metadata metav1.ListMeta `json:"metadata"`
-			Items    []remediation   `json:"items"`
-		}
 		b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.objects()).Param("limit", fmt.Sprint(nodesPage)).Param("continue", next))
-		if err == nil {
-			err = json.Unmarshal(b, &page)
-		}
 		if err != nil {
 			return nil, fmt.Errorf("list remediations: %w", err)
+		}
+		page, err := remediationsOf(b)
+		if err != nil {
+			return nil, err
 		}
 		for i := range page.Items {
 			if o := &page.Items[i]; o.Metadata.Annotations[remediationKey] == d.of() {

@@ -417,10 +417,15 @@ func TestRemediationThatWasNotAcceptedIsTriedAgain(t *testing.T) {
 func FuzzRemediations(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"n"},"status":{"conditions":[{"type":"Succeeded","status":"True","reason":"R","message":"M"}]}}`))
 	f.Add([]byte(`{"spec":{"template":{"spec":{"a":[1]}}}}`))
+	f.Add([]byte(`{"metadata":{"continue":"c"},"items":[{"metadata":{"name":"n"}},null]}`))
 	f.Add([]byte(`[`))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		page, _ := remediationsOf(b)
 		if object, err := remediationOf(b); err == nil {
-			if _, why := object.condition(remediationSucceeded); len(why) > maxText {
+			page.Items = append(page.Items, *object)
+		}
+		for _, o := range page.Items {
+			if _, why := o.condition(remediationSucceeded); len(why) > maxText {
 				t.Errorf("%d bytes", len(why))
 			}
 		}

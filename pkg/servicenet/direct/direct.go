@@ -266,7 +266,7 @@ func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
 		now := s.cur.Load()
 		if now == ep || !errors.Is(err, net.ErrClosed) {
 			if err != nil && scope != 0 {
-				s.zones.doubt(to.Addr().Zone())
+				s.zones.doubt(to.Addr().Zone(), err)
 			}
 			return err
 		}

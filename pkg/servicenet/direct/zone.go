@@ -1,17 +1,31 @@
 package direct
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// zoneAge is the age at which the number of an interface is looked up again: an interface may get another name.
-const zoneAge = time.Minute
+const (
+	// zoneAge is the age at which zones looks a number up again, because an interface may get another name.
+	zoneAge = time.Minute
+	// zonePause is the least time between two lookups of a name.
+	zonePause = time.Second
+	// maxZones bounds the names.
+	maxZones = 64
+)
 
 // zones remembers the numbers of the interfaces that IPv6 addresses name. A lookup lists all interfaces, and waits for the kernel while a
-// card is reset. So only the first use of a name waits. Later lookups run in the background, and the former result counts until their end.
+// card is reset. So only the first use of a name waits. Later lookups run in the background. Until one ends, the earlier result counts. A
+// lookup that hangs outlives the socket.
 type zones struct {
 	lookup func(name string) (uint32, error) // nil: interfaceNumber
 
@@ -20,52 +34,59 @@ type zones struct {
 }
 
 type zone struct {
-	number uint32
-	err    error
-	at     time.Time // of the lookup
-	asked  bool      // a lookup is under way
+	number  uint32
+	err     error
+	at      time.Time // of the lookup
+	asked   bool      // a lookup is under way
+	doubted bool      // a datagram could not be sent there since
 }
 
-// number returns the number of an interface.
+// number returns the number of an interface. Another use of the name during its first lookup fails with servicenet.ErrBusy.
 func (z *zones) number(name string) (uint32, error) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	k := z.known[name]
-	if k == nil {
+	switch {
+	case k == nil && len(z.known) == maxZones:
+		return 0, fmt.Errorf("zone %q: more than %d zones", name, maxZones)
+	case k == nil:
 		if z.known == nil {
 			z.known = map[string]*zone{}
 		}
-		k = &zone{}
+		k = &zone{asked: true, err: fmt.Errorf("zone %q: %w: its first lookup has not ended", name, servicenet.ErrBusy)}
 		z.known[name] = k
-		k.number, k.err = z.find(name)
-		k.at = time.Now()
-	} else if k.err != nil || time.Since(k.at) > zoneAge {
-		z.again(name, k)
+		z.mu.Unlock()
+		z.look(name, k)
+		z.mu.Lock()
+	case k.asked:
+	case time.Since(k.at) > zoneAge || (k.err != nil || k.doubted) && time.Since(k.at) >= zonePause:
+		k.asked = true
+		go z.look(name, k)
 	}
 	return k.number, k.err
 }
 
-// doubt looks an interface up again, because a datagram could not be sent there.
-func (z *zones) doubt(name string) {
+// doubt asks for another lookup of an interface if a datagram could not be sent there for a reason that may lie in its number.
+func (z *zones) doubt(name string, err error) {
+	if !slices.ContainsFunc(zoneErrors, func(e syscall.Errno) bool { return errors.Is(err, e) }) {
+		return
+	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if k := z.known[name]; k != nil {
-		z.again(name, k)
+		k.doubted = true
 	}
 }
 
-// again begins a lookup in the background. The caller holds the mutex.
-func (z *zones) again(name string, k *zone) {
-	if k.asked {
-		return
-	}
-	k.asked = true
-	go func() {
-		n, err := z.find(name)
-		z.mu.Lock()
-		defer z.mu.Unlock()
-		k.number, k.err, k.at, k.asked = n, err, time.Now(), false
-	}()
+// zoneErrors are the answers to a datagram for an interface that is not there.
+var zoneErrors = []syscall.Errno{unix.ENODEV, unix.ENXIO, unix.EINVAL, unix.ENETUNREACH, unix.EADDRNOTAVAIL}
+
+// look looks a name up, without the mutex.
+func (z *zones) look(name string, k *zone) {
+	n, err := z.find(name)
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k.number, k.err, k.at, k.asked, k.doubted = n, err, time.Now(), false, false
 }
 
 func (z *zones) find(name string) (uint32, error) {

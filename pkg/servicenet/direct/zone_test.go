@@ -2,16 +2,19 @@ package direct
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // A lookup of an interface lists all interfaces, and may wait for the kernel while a card is reset. Not every datagram may cost that.
-func TestSendToZoneLooksNoInterfaceUp(t *testing.T) {
+func TestSendToZoneDoesNotListInterfaces(t *testing.T) {
 	s, err := Listen("[::1]:0", Options{})
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
 		t.Skipf("SKIPPED %s: no IPv6 here: %v", t.Name(), err)
@@ -34,14 +37,15 @@ func TestSendToZoneLooksNoInterfaceUp(t *testing.T) {
 	}
 }
 
-// A kernel that does not answer a lookup delays nobody but the first user of a name. A new number is found after a minute, or after a
-// datagram could not be sent.
+// A kernel that does not answer a lookup delays only the first user of a name. A new number is found after a minute, or after a datagram
+// could not be sent.
 func TestZoneIsLookedUpInBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer, err := uint32(1), error(nil)
-		hangs := make(chan struct{}, 1)
+		hangs, lookups := make(chan struct{}, 1), 0
 		hangs <- struct{}{}
 		z := &zones{lookup: func(string) (uint32, error) {
+			lookups++
 			<-hangs
 			return answer, err
 		}}
@@ -60,13 +64,57 @@ func TestZoneIsLookedUpInBackground(t *testing.T) {
 		hangs <- struct{}{}
 		is(2, true)
 		answer, err = 0, errors.New("no such interface")
-		z.doubt("eth0")
-		z.doubt("eth0")
+		z.doubt("eth0", unix.EAGAIN) // says nothing about the interface
+		time.Sleep(zonePause)
+		is(2, true)
+		z.doubt("eth0", unix.ENODEV)
+		z.doubt("eth0", unix.ENODEV)
 		hangs <- struct{}{}
+		is(2, true) // begins a lookup
 		is(0, false)
-		is(0, false)
+		is(0, false) // no other one at once
+		if lookups != 3 {
+			t.Errorf("%d lookups, want 3", lookups)
+		}
+		time.Sleep(zonePause)
 		answer, err = 3, nil
 		hangs <- struct{}{}
+		is(0, false)
 		is(3, true)
+	})
+}
+
+// The first lookup of one name delays no datagram to another one, and further datagrams to the same name fail meanwhile.
+func TestFirstLookupDelaysNoOtherZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := make(chan struct{})
+		z := &zones{lookup: func(name string) (uint32, error) {
+			if name == "eth1" {
+				<-hangs
+			}
+			return 7, nil
+		}}
+		if n, err := z.number("eth0"); n != 7 || err != nil {
+			t.Fatalf("number %d, %v", n, err)
+		}
+		go func() { _, _ = z.number("eth1") }()
+		synctest.Wait()
+		if n, err := z.number("eth0"); n != 7 || err != nil {
+			t.Errorf("number %d, %v", n, err)
+		}
+		if _, err := z.number("eth1"); !errors.Is(err, servicenet.ErrBusy) {
+			t.Errorf("%v, want %v", err, servicenet.ErrBusy)
+		}
+		close(hangs)
+		synctest.Wait()
+		if n, err := z.number("eth1"); n != 7 || err != nil {
+			t.Errorf("number %d, %v", n, err)
+		}
+		for i := range 2 * maxZones {
+			_, _ = z.number(fmt.Sprintf("eth%d", i))
+		}
+		if len(z.known) != maxZones {
+			t.Errorf("%d zones, want %d", len(z.known), maxZones)
+		}
 	})
 }

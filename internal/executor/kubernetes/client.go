@@ -248,8 +248,8 @@ func notDone(err error) bool {
 // busy reports whether the API server asks for a later retry.
 func busy(err error) bool { return apierrors.IsTooManyRequests(err) }
 
-// passing reports whether the API server has rejected the request for a reason that a retry may remove: after a 401, as at the change of a
-// token, the next request reads the token again. A 410 ends a list whose pages took too long.
+// passing reports whether the API server has rejected the request for a reason that may pass. After a 401, which a token rotation can
+// cause, the next request reads the token again. A 410 ends a list whose pages took too long.
 func passing(err error) bool {
 	return apierrors.IsUnauthorized(err) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err)
 }

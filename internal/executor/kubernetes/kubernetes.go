@@ -250,8 +250,8 @@ func (e *Executor) stillOpen(ctx context.Context, ids []string) (map[string]bool
 	return open, nil
 }
 
-// pause waits before the next try, with growing backoff and at least as long as the API server asks, as pauseAsked bounds it. It returns
-// false when the attempt's time is over.
+// pause waits before the next try, with growing backoff. It waits at least as long as the API server asks, within the bound of pauseAsked.
+// It returns false when the attempt's time is over.
 func (e *Executor) pause(ctx context.Context, err error, try int) bool {
 	d := e.pacing.failure
 	if apierrors.IsConflict(err) {

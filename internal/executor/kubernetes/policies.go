@@ -101,21 +101,16 @@ func (p *Policies) Run(ctx context.Context) {
 	}
 }
 
-// idle waits for a reason for another pass: a change of an object, a write that has failed, the end of a pause, or the end of policiesLook.
+// idle waits for a reason for another pass: a change of an object, the end of a write, the end of a pause, or the end of policiesLook.
 func (p *Policies) idle(ctx context.Context, now time.Time) {
 	look := time.NewTimer(p.failing.look(now, policiesLook))
 	defer look.Stop()
-	for {
-		select {
-		case r := <-p.results:
-			if p.settle(ctx, r); r.err == nil {
-				continue
-			}
-		case <-ctx.Done():
-		case <-p.r.changed:
-		case <-look.C:
-		}
-		return
+	select {
+	case r := <-p.results: // its object may have changed during the write
+		p.settle(ctx, r)
+	case <-ctx.Done():
+	case <-p.r.changed:
+	case <-look.C:
 	}
 }
 

@@ -185,7 +185,9 @@ func TestPoliciesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.r.mu.Lock() // a worker may still write a status
 	p.r.objects, p.r.over = map[string]object{"a": big}, false
+	p.r.mu.Unlock()
 	p.pass(t.Context(), time.Now())
 	if !s.large {
 		t.Error("the supervisor does not learn that an object is too large")

@@ -377,16 +377,21 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 	return r
 }
 
-// own returns the object that an undo removes, or nil if there is none. n is nil if the node was deleted. The object has the name of the
-// node that has the mark of the step. With nodeLabel, that node may be gone, and its name unknown. Then own lists all objects, and takes
-// the one of the step.
+// own returns the object that an undo removes, or nil if there is none. n is nil if the node was deleted. The object has the same name as
+// the node with the mark of the step. With nodeLabel, that node may be gone, and its name unknown. Then own lists all objects, and returns
+// the one whose annotation names the step.
 func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, error) {
 	if d.e.cfg.NodeLabel == "" || n != nil && d.marked(n) {
 		return d.read(ctx)
 	}
 	for next := ""; ; {
 		b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.objects()).Param("limit", fmt.Sprint(nodesPage)).Param("continue", next))
-		if err != nil {
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, nil //nolint:nilnil // the kind is gone, and so are its objects
+		case apierrors.IsForbidden(err) && n != nil: // a role of an earlier version
+			return d.read(ctx)
+		case err != nil:
 			return nil, fmt.Errorf("list remediations: %w", err)
 		}
 		page, err := remediationsOf(b)
@@ -405,12 +410,13 @@ func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, er
 	}
 }
 
-// late fails while a request for the object may take effect after its read at that time. No such request leaves once an undo has
-// begun, apart from one that has passed the check of the token just before. The API server drops it after the time that it names. n is nil
-// if the node was deleted: then no mark tells whether there was a request.
+// late fails while a delayed request may still create the object after the read at the given time. Once an undo has begun, no such request
+// leaves, except one that passed the token check just before. The API server drops that one after the timeout that the request names. n is
+// nil if the node was deleted. Then no mark shows whether there was a request. With nodeLabel, nor does a node without the mark, because it
+// may have replaced the node with the mark.
 func (d *remediating) late(n *corev1.Node, at time.Time) error {
 	key := markKey(d.j.Response, d.j.Step)
-	if n != nil && !d.marked(n) {
+	if n != nil && !d.marked(n) && d.e.cfg.NodeLabel == "" {
 		return nil
 	}
 	first, _ := d.e.absent.LoadOrStore(key, time.Now())

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// workersMost is the number of objects that change at a time. At most workersRetries of them have failed before: so objects whose requests
+// workersMost is the maximum number of concurrent changes. At most workersRetries of them are retries, so that objects whose requests
 // always hang leave workers to the others.
 const workersMost, workersRetries = 8, 4
 
-// change brings one object to its wanted form, or removes it. do runs in a goroutine of its own. After a success the owner of the workers
-// calls then, unless it is nil.
+// change brings one object to its wanted form, or removes it. do runs in a goroutine of its own. After a success, the owner of the workers
+// calls the returned function, unless it is nil.
 type change struct {
 	name string
 	do   func(context.Context) (then func(), err error)
@@ -38,7 +38,7 @@ func newWorkers() *workers {
 		results: make(chan changeResult, workersMost)}
 }
 
-// keepOnly forgets the failures of objects that need no change, and when objects that are not wanted have changed.
+// keepOnly forgets the failures of objects that need no change. It also forgets the time of the last change of objects that are not wanted.
 func (w *workers) keepOnly(needed, wanted map[string]bool) {
 	w.failing.keep(func(name string) bool { return needed[name] })
 	maps.DeleteFunc(w.begun, func(name string, _ time.Time) bool { return !wanted[name] })
@@ -50,7 +50,7 @@ func (w *workers) leastRecent(list []change) {
 }
 
 // start begins changes in their order, as far as workers are free, and waits for none. Objects whose last change failed come last, and only
-// after their pauses. start reports whether changes wait for a worker.
+// after their pauses. start reports whether an object whose last change has not failed waits for a worker.
 func (w *workers) start(ctx context.Context, list []change, now time.Time) (waiting bool) {
 	list = slices.DeleteFunc(list, func(c change) bool {
 		_, busy := w.busy[c.name]
@@ -59,7 +59,7 @@ func (w *workers) start(ctx context.Context, list []change, now time.Time) (wait
 	slices.SortStableFunc(list, func(a, b change) int { return w.failing.until(a.name).Compare(w.failing.until(b.name)) })
 	for _, c := range list {
 		if !w.begin(ctx, c) { // nor would it begin those after it
-			return true
+			return !w.failing.has(c.name)
 		}
 	}
 	return false

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Newest writes values in its own goroutine, one at a time. It leaves out a value that a newer one replaces while it waits. Its owner thus
-// waits for the disk where the order matters, but not long for a disk that hangs. Its methods may be called from several goroutines.
+// Newest writes values in its own goroutine, one at a time. It drops a value if a newer one arrives before its turn. The owner can thus
+// wait for the disk where the order matters, but not long for a disk that hangs. Newest is safe for concurrent use.
 type Newest[T any] struct {
 	write func(T)
 
@@ -19,7 +19,8 @@ type Newest[T any] struct {
 // NewNewest returns a writer that calls write.
 func NewNewest[T any](write func(T)) *Newest[T] { return &Newest[T]{write: write} }
 
-// Write writes v and reports whether that has happened within the given time. After false, further calls do not wait until all is written.
+// Write writes v, or a newer value, and reports whether that has happened within the given time. After a timeout, further calls return at
+// once, until all values are written.
 func (n *Newest[T]) Write(v T, within time.Duration) bool {
 	n.mu.Lock()
 	n.next = &v
@@ -30,17 +31,18 @@ func (n *Newest[T]) Write(v T, within time.Duration) bool {
 	if n.late {
 		within = 0
 	}
+	done := n.done
 	n.mu.Unlock()
-	if n.Flush(within) {
+	if Within(done, within) {
 		return true
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.late = true
+	n.late = n.late || n.done == done
 	return false
 }
 
-// Flush reports whether all is written within the given time.
+// Flush waits until all values are written, at most for the given time, and reports whether they are.
 func (n *Newest[T]) Flush(within time.Duration) bool {
 	n.mu.Lock()
 	done := n.done

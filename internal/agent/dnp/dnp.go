@@ -444,6 +444,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		d.carry(p)
 	}
 	for _, s := range out.Seal {
+		if len(s.Reports) > 0 && !d.MaySend() {
+			continue
+		}
 		if b, err := d.seal(s); err != nil {
 			d.Log.Error("message not sent", "err", err)
 		} else {

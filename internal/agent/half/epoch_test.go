@@ -28,9 +28,12 @@ func TestHungDiskDelaysNewEpochByOneWritePeriod(t *testing.T) {
 		if took := time.Since(began); took != c.Periods.TWrite {
 			t.Errorf("waited %s, want %s", took, c.Periods.TWrite)
 		}
+		if c.MaySend() {
+			t.Error("reports may be sent before the disk has their epoch")
+		}
 		close(hangs)
-		if synctest.Wait(); stored != 8 {
-			t.Errorf("stored epoch %d, want 8", stored)
+		if synctest.Wait(); stored != 8 || !c.MaySend() {
+			t.Errorf("stored epoch %d, want 8; reports may be sent: %t", stored, c.MaySend())
 		}
 	})
 }

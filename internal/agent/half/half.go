@@ -291,12 +291,15 @@ func (c *Common) CarryOut(e servicenet.SenderEffects, numbers storage.Numbers, p
 }
 
 // keepEpoch stores an epoch. It waits for the disk at most one write period, because the half holds its mutex and cannot write its word
-// meanwhile. If the machine crashes before the disk has the epoch, the next start asks the supervisors again, as after a failure.
+// meanwhile. After that, MaySend is false until the disk has the epoch.
 func (c *Common) keepEpoch(e fault.Epoch) {
 	if !c.epochs.Write(e, c.Periods.TWrite) {
-		c.Log.Warn("boot epoch not kept yet: the disk has not answered in time", "within", c.Periods.TWrite)
+		c.Log.Warn("boot epoch not kept yet, so no report is sent: the disk has not answered in time", "within", c.Periods.TWrite)
 	}
 }
+
+// MaySend reports whether the disk has the epoch that reports carry, or has refused it. The outbox repeats reports that are not sent.
+func (c *Common) MaySend() bool { return c.epochs.Flush(0) }
 
 // maxStep bounds the steps in which DNP halves begin. Simultaneous work of all halves on a machine delays everything
 // else there, above all a eureka, and the longer their period, the more halves share one machine.

@@ -13,10 +13,13 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/threads"
 )
 
+// holderEvery is the least time between two questions for a process that is unknown, as that of a half under another kernel.
+const holderEvery = time.Second
+
 // starvation asks the kernel whether the other half's process waits for a processor. It asks only while that half does not
 // write its word, and only as often as the answer can matter. The zero value is ready.
 type starvation struct {
-	asked   bool           // for process
+	asked   time.Time      // for process
 	process regfile.Holder // of the other half; zero: unknown
 	empty   int            // reads in a row that found the word not valid
 	account threads.Account
@@ -30,8 +33,9 @@ type starvation struct {
 // found the word valid, because the disk may be the reason for a word that is not.
 func (s *starvation) look(now time.Time, registers string, half fault.Half, valid bool) bool {
 	if valid {
-		if !s.asked || s.empty > 0 || s.replaced() {
-			s.asked = true
+		unknown := s.process.PID == 0 && now.Sub(s.asked) >= holderEvery // also if the lock was just being written
+		if unknown || s.empty > 0 || s.replaced() {
+			s.asked = now
 			s.process, _ = regfile.LastHolder(registers, half) // without a lock: unknown
 		}
 		s.empty = 0
@@ -49,8 +53,8 @@ func (s *starvation) look(now time.Time, registers string, half fault.Half, vali
 	return same && account.Starved(earlier, now.Sub(at))
 }
 
-// replaced reports whether the process has ended, though the half writes its word: it was restarted so fast that no read found the word
-// empty. The system call runs at each read. It never blocks, so it bypasses the Go scheduler.
+// replaced reports whether the process has ended although the half still writes its word. Then the half was restarted so fast that no read
+// found the word empty. Each read makes this system call. The call never blocks, so it bypasses the Go scheduler.
 func (s *starvation) replaced() bool {
 	if s.process.PID <= 0 || s.process.Elsewhere(regfile.PIDNamespace()) {
 		return false

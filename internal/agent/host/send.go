@@ -30,6 +30,9 @@ const maxFailures = 16
 // send signs a message and hands it to its rail. The origin retransmits messages lost here. Errors that speak against
 // the path are kept for tellFailures.
 func (h *hostHalf) send(s *hostcore.Send) {
+	if len(s.Reports) > 0 && !h.MaySend() {
+		return
+	}
 	b, err := h.sealOnce(s)
 	if err != nil {
 		h.Log.Error("message not sent", "path", s.Path.String(), "err", err)

@@ -125,9 +125,9 @@ const (
 	// announceWithin bounds the wait for the supervisors to commit a notice. The half is restarted even without them.
 	announceWithin = 2 * time.Second
 	// takeOverWithin bounds that wait if another daemon waits to take over. An upgrade often replaces the supervisors too, so the commit
-	// takes longer. The old halves serve meanwhile. takeOverWithin, a running try to announce the return, a question to systemd (1 s),
-	// stopWait, longDiskWait and the last lines of a log that hangs (1 s) together must be shorter than the chart's
-	// terminationGracePeriodSeconds (20 s) and the unit's TimeoutStopSec (20 s).
+	// takes longer. The old halves serve meanwhile. The chart's terminationGracePeriodSeconds (20 s) and the unit's TimeoutStopSec
+	// (20 s) must exceed the sum of takeOverWithin, an attempt to announce the return, a query of systemd (1 s), stopWait, longDiskWait,
+	// and the last lines of a log that hangs (1 s).
 	takeOverWithin = 8 * time.Second
 )
 

@@ -48,7 +48,7 @@ type child struct {
 	alarm   *half.Alarm // nil before lookAfterUntil
 	links   *links      // of a DNP half with restarts; nil: none are held
 	history *durable.Newest[halfcore.RecoveryHistory]
-	opening *logOpening // of its log file, which the disk has not completed; nil: none
+	opening *logOpening // the opening of the log file that the disk has not completed; nil: none
 	// ended is the last process, if it ended without a request; nil while a process runs.
 	ended *halfcore.EndedProcess
 

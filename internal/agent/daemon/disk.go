@@ -9,32 +9,32 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// This file keeps the loop of a half from waiting for a disk that hangs: other goroutines write its history and open its log file. The
-// loop waits for them because the history must precede the action on a disk that works, but not for long.
+// This file keeps the loop of a half from blocking on a disk that hangs. Other goroutines write the half's history and open its log file.
+// On a disk that works, the history must precede the action. So the loop waits for these goroutines, but not for long.
 
 const (
-	// diskWait bounds the loop's wait for the disk. It does not wait again until the disk has answered.
+	// diskWait bounds the loop's wait for the disk. After a timeout, the loop does not wait again until the disk has answered.
 	diskWait = 100 * time.Millisecond
-	// longDiskWait bounds the wait where no recovery is under way: for the log file of a first start, and for the history of a half that
-	// the daemon has stopped, whose end the next daemon would otherwise count as a failure.
+	// longDiskWait bounds the wait while no recovery is under way. It applies to the log file of a first start, and to the history of a
+	// half that the daemon has stopped. Without that history, the next daemon would count the stop as a failure.
 	longDiskWait = time.Second
 )
 
-// keepHistory keeps the history of the half, and logs if the disk does not.
+// keepHistory writes the history of the half, and logs if the disk does not answer in time. If last is set, it waits longer.
 func (c *child) keepHistory(h halfcore.RecoveryHistory, last bool) {
 	kept := c.history.Write(h, diskWait)
 	if !kept && last {
 		kept = c.history.Flush(longDiskWait)
 	}
 	if !kept {
-		c.d.noteKept(errDiskHangs)
+		c.log.Warn("history of restarts not kept yet: the disk has not answered in time")
 	}
 }
 
 // logOpening is the opening of a log file, in its own goroutine.
 type logOpening struct {
-	done chan struct{} // closed at the end
-	file *os.File      // then valid, like err
+	done chan struct{} // closed when the attempt has ended
+	file *os.File      // valid once done is closed, like err
 	err  error
 }
 
@@ -58,7 +58,7 @@ func (c *child) openLog() *os.File {
 	}
 	if !durable.Within(o.done, wait) {
 		c.opening = o // the next start takes its file
-		c.log.Warn("half logs to standard error: the disk has not opened its log file in time", "within", diskWait.String())
+		c.log.Warn("half logs to standard error: the disk has not opened its log file in time", "within", wait.String())
 		return nil
 	}
 	c.opening = nil

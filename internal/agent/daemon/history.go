@@ -98,9 +98,6 @@ func (d *daemon) writeHistory(h fault.Half, history halfcore.RecoveryHistory) er
 	return os.Rename(path+".new", path)
 }
 
-// errDiskHangs: the history is written when the disk works again.
-var errDiskHangs = errors.New("the disk has not written it in time")
-
 // noteKept logs when the histories can no longer be written, and when they can again.
 func (d *daemon) noteKept(err error) {
 	d.mu.Lock()

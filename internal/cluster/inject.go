@@ -89,7 +89,7 @@ func (s NodeStatus) Half(h fault.Half) HalfStatus {
 }
 
 // errNoHalves is the error for a spare whose daemon runs and waits for a place.
-var errNoHalves = errors.New("no half runs: a spare without a place has none")
+var errNoHalves = errors.New("no half runs, because a spare without a place has none")
 
 // Status asks a node's `lofamo-agent run` for its halves.
 func (c *Cluster) Status(ctx context.Context, n NodeInfo) (NodeStatus, error) {

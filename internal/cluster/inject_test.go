@@ -398,7 +398,7 @@ func TestFaultOfWaitingSpareIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.info.Spares[0].RunPID, c.info.Spares[0].Started = self.pid, self.started // a daemon that waits has no run.sock
-	const want = "node spare-0: no half runs: a spare without a place has none"
+	const want = "node spare-0: no half runs, because a spare without a place has none"
 	if _, err := c.Inject(t.Context(), "spare-0", faultOf(t, "kill-host")); err == nil || err.Error() != want {
 		t.Errorf("kill-host: %v, want %q", err, want)
 	}
@@ -417,9 +417,13 @@ func TestCoordinatesNameTheNodeThereNow(t *testing.T) {
 	if _, err := c.NodeNow(t.Context(), "2,0,0"); err == nil || !strings.Contains(err.Error(), `"2,0,0": no node is there now`) {
 		t.Errorf("2,0,0: %v", err)
 	}
-	stopped := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
+	stopped := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
 	if n, err := stopped.NodeNow(t.Context(), "1,0,0"); err != nil || n.ID != "n1-0-0" {
 		t.Errorf("without supervisors: %s, %v, want the node made for that place", n.ID, err)
+	}
+	stopped = create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
+	if n, err := stopped.NodeNow(t.Context(), "1,0,0"); err == nil || !strings.Contains(err.Error(), "no supervisor tells whether a spare") {
+		t.Errorf("without supervisors, but with a spare: %s, %v", n.ID, err)
 	}
 }
 

@@ -10,38 +10,40 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// placesTime bounds the question for the present places.
+// placesTime bounds the request for the present topology.
 const placesTime = 5 * time.Second
 
-// topologyNow returns the supervisors' topology. It is nil if regions fix the places, if no supervisor answers, or if the
-// supervisors have not stored one yet.
-func (c *Cluster) topologyNow(ctx context.Context) *lofamov1.Topology {
+// topologyNow returns the supervisors' topology. It is nil if regions fix the places, or if the supervisors have not stored one yet.
+func (c *Cluster) topologyNow(ctx context.Context) (*lofamov1.Topology, error) {
 	if c.info.Regions > 0 {
-		return nil
+		return nil, nil //nolint:nilnil // there is none
 	}
 	cl, err := c.Client()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer func() { _ = cl.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, placesTime)
 	defer cancel()
 	top, err := cl.GetTopology(ctx)
 	if err != nil || len(top.GetNodes()) == 0 {
-		return nil
+		return nil, err
 	}
-	return top
+	return top, nil
 }
 
-// NodeNow finds a node by its id, or by its coordinates. Unlike Node, it asks the supervisors for the node that is there now. If none
-// answers, it returns the node that was made for these coordinates.
+// NodeNow finds a node by its id, or by its coordinates. Unlike Node, it asks the supervisors which node has the place now. If no
+// supervisor answers, it returns the node that was created for these coordinates, or an error if the cluster has spares.
 func (c *Cluster) NodeNow(ctx context.Context, name string) (NodeInfo, error) {
 	at, err := grid.ParseCoord(name)
 	if err != nil {
 		return c.Node(name)
 	}
-	top := c.topologyNow(ctx)
-	if top == nil {
+	top, err := c.topologyNow(ctx)
+	switch {
+	case err != nil && len(c.info.Spares) > 0:
+		return NodeInfo{}, fmt.Errorf("node %q: no supervisor tells whether a spare has this place now: want the id of a node: %w", name, err)
+	case top == nil:
 		return c.Node(name)
 	}
 	i := slices.IndexFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool { return n.GetCoord() == at.String() })
@@ -51,14 +53,14 @@ func (c *Cluster) NodeNow(ctx context.Context, name string) (NodeInfo, error) {
 	return c.Node(top.GetNodes()[i].GetId())
 }
 
-// WithHalves returns the nodes with halves: all with a place, and those made with a place that have lost it to a spare. A spare that
-// waits for a place has none.
+// WithHalves returns the nodes that have halves. These are all nodes with a place, and the nodes that were created with a place and have
+// lost it to a spare. A spare that waits for a place has no halves.
 func (c *Cluster) WithHalves(ctx context.Context) []NodeInfo {
 	now := c.info
 	if len(now.Spares) == 0 {
 		return now.Placed()
 	}
-	if top := c.topologyNow(ctx); top != nil {
+	if top, _ := c.topologyNow(ctx); top != nil {
 		now.Spares = slices.Clone(now.Spares)
 		for i, s := range now.Spares {
 			now.Spares[i].Joined = slices.ContainsFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool {

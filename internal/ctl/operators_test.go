@@ -215,7 +215,7 @@ func TestReplaceTakesCoordinates(t *testing.T) {
 		{"nobody", "x", `BROKEN "nobody": want a node of the topology, or its coordinates`},
 		{"9,9,9", "x", `BROKEN "9,9,9": want`},
 		{"n0-0-0", "nobody", `SPARE "nobody": want`},
-		{"0,0,0", "n0-0-0", "BROKEN 0,0,0 is n0-0-0 itself: want the id of the node that it replaces"},
+		{"0,0,0", "n0-0-0", "BROKEN 0,0,0 names the spare n0-0-0 itself: want the id of the broken node"},
 	} {
 		if got := run(t, nil, r.Flags("node", "replace", tc.broken, tc.spare)...); got.code != 2 || !strings.Contains(got.stderr, tc.want) {
 			t.Errorf("replace %s %s: %+v, want %q", tc.broken, tc.spare, got, tc.want)

@@ -111,7 +111,7 @@ func replacementOf(top *lofamov1.Topology, broken, spare string) (replacement, e
 	case now == nil:
 		return replacement{}, command.Usagef("SPARE %q: want a node of the topology", spare)
 	case was == now: // an interrupted command that is repeated with coordinates
-		return replacement{}, command.Usagef("BROKEN %s is %s itself: want the id of the node that it replaces", broken, now.GetId())
+		return replacement{}, command.Usagef("BROKEN %s names the spare %s itself: want the id of the broken node", broken, now.GetId())
 	}
 	return newReplacement(was.GetId(), now.GetId()), nil
 }

@@ -55,16 +55,24 @@ func Dial(addresses map[string]string, tlsFor func(id string) (*tls.Config, erro
 // close; meanwhile the other methods do not wait.
 func (p *Peers) Set(addresses map[string]string) error {
 	removed, err := p.replace(addresses)
+	closed := make(chan error, len(removed))
+	for id, conn := range removed { // side by side: each may wait for a replica that hangs
+		go func() {
+			err := conn.Close()
+			if err != nil {
+				err = fmt.Errorf("close connection to supervisor %s: %w", id, err)
+			}
+			closed <- err
+		}()
+	}
 	errs := []error{err}
-	for id, conn := range removed {
-		if err := conn.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close connection to supervisor %s: %w", id, err))
-		}
+	for range removed {
+		errs = append(errs, <-closed)
 	}
 	return errors.Join(errs...)
 }
 
-// replace is Set, but returns the connections to close.
+// replace changes the list as Set does, but returns the connections of removed replicas instead of closing them.
 func (p *Peers) replace(addresses map[string]string) (removed map[string]*grpc.ClientConn, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

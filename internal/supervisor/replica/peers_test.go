@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,11 +107,12 @@ func TestHungPeerClosesWithoutBlockingOthers(t *testing.T) {
 func hung(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	ln, waiting := bufconn.Listen(hungReads), make(chan struct{})
+	waits := sync.OnceFunc(func() { close(waiting) })
 	t.Cleanup(func() { _ = ln.Close() })
 	conn, err := grpc.NewClient("passthrough:///hung", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			c, err := ln.DialContext(ctx)
-			return hungConn{c, waiting}, err
+			return hungConn{c, waits}, err
 		}))
 	if err != nil {
 		t.Fatal(err)
@@ -134,16 +136,16 @@ func hung(t *testing.T) *grpc.ClientConn {
 // hungReads is the number of bytes that the machine of a hung replica accepts.
 const hungReads = 1 << 10
 
-// hungConn closes a channel before the first write that blocks.
+// hungConn calls a function before each write that blocks.
 type hungConn struct {
 	net.Conn
 
-	waiting chan struct{}
+	waits func()
 }
 
 func (c hungConn) Write(b []byte) (int, error) {
 	if len(b) > hungReads {
-		close(c.waiting)
+		c.waits()
 	}
 	return c.Conn.Write(b)
 }

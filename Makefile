@@ -161,8 +161,8 @@ test-charts:
 test-rest:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 4 -timeout $(TEST_TIMEOUT) \
 	  $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS)))
-test-kubelet: # the part of CHARTS that runs the chart on kubelets
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubeletsRunTheChart$$' $(CHARTS)
+test-kubelet: # the part of CHARTS that runs and upgrades the chart on kubelets
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubelets' $(CHARTS)
 test-alone:
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run SealCovers ./internal/agent/half

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,46 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/testing/requirements"
+	"github.com/lofamo/lofamo/internal/testing/previous"
 )
-
-// previous is the commit of version N-1.
-const previous = "5db5e0624ba95df911fb207f359290c7cd069889"
-
-// buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
-// history (a shallow clone, an archive) the test is skipped, but never in CI.
-func buildPrevious(t *testing.T) string {
-	t.Helper()
-	if out, err := exec.Command("git", "cat-file", "-e", previous+"^{commit}").CombinedOutput(); err != nil {
-		requirements.Missing(t, "version N-1, commit %s, is not in the history: %v %s", previous, err, out)
-	}
-	dir := t.TempDir()
-	source, bin := filepath.Join(dir, "source"), filepath.Join(dir, "bin")
-	if err := os.MkdirAll(source, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive := filepath.Join(dir, "source.tar")
-	for _, cmd := range []*exec.Cmd{
-		exec.Command("git", "-C", root, "archive", "-o", archive, previous),
-		exec.Command("tar", "-C", source, "-xf", archive),
-		// Without the paths in it, the build is the same every time, and cached.
-		{Path: "", Args: []string{"go", "build", "-trimpath", "-o", bin + "/", "./cmd/lofamo-agent", "./cmd/lofamo-supervisor"}, Dir: source},
-	} {
-		if cmd.Path == "" {
-			if cmd.Path, err = exec.LookPath(cmd.Args[0]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, out)
-		}
-	}
-	return bin
-}
 
 // newer lists the configuration keys of version N that version N-1 refuses. An operator who upgrades still has the old
 // files; here version N writes them. Those of the 2x2x1 torus name ends of links in Z, which only version N keeps for
@@ -283,7 +244,7 @@ func raises(cfg *config.Agent) { cfg.Responses.Eureka = true }
 // TestVersionsMixed: row 19. A cluster of version N-1 is upgraded replica by replica, and then one half of one node. At
 // every stage the verdicts are the same.
 func TestVersionsMixed(t *testing.T) {
-	old := buildPrevious(t) // before others run beside it
+	_, old := previous.Build(t, "../..", t.TempDir(), "lofamo-agent", "lofamo-supervisor") // before others run beside it
 	t.Parallel()
 	var mu sync.Mutex
 	isOld := map[string]bool{"sup-0": true, "sup-1": true, "sup-2": true, "n0-0-0": true, "n1-1-0": true, "spare-0": true}

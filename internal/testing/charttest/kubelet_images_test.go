@@ -14,9 +14,12 @@ import (
 	"testing"
 )
 
-// kubeletImages makes images of the programs in tarballs, with the entry point, the path and the user of those of 'make images'. Beside the
-// program they have the libraries that it wants, because make build links with a libc.
-func kubeletImages(t *testing.T, programs, dir string) []string {
+// imaged are the programs that the chart runs.
+var imaged = []string{"lofamo-agent", "lofamo-supervisor", "lofamoctl"}
+
+// kubeletImages makes images of the releases' programs in tarballs. Their entry point, path and user are those of 'make images'. They also
+// hold the libraries that each program needs, because go build links with a libc.
+func kubeletImages(t *testing.T, releases []release, dir string) []string {
 	t.Helper()
 	pause := filepath.Join(dir, "pause")
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", pause, "./testdata/pause")
@@ -25,15 +28,17 @@ func kubeletImages(t *testing.T, programs, dir string) []string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	out := []string{tarball(t, filepath.Join(dir, "pause.tar"), pause, "docker.io/lab/pause:1")}
-	for _, name := range []string{"lofamo-agent", "lofamo-supervisor", "lofamoctl"} {
-		out = append(out, tarball(t, filepath.Join(dir, name+".tar"), filepath.Join(programs, name), "docker.io/lab/"+name+":v1",
-			"docker.io/lab/"+name+":v2"))
+	for _, r := range releases {
+		for _, name := range imaged {
+			path := filepath.Join(dir, name+"-"+r.tag+".tar")
+			out = append(out, tarball(t, path, filepath.Join(r.programs, name), "docker.io/lab/"+name+":"+r.tag))
+		}
 	}
 	return out
 }
 
 // tarball writes an image of one program in the format of 'docker save'.
-func tarball(t *testing.T, path, program string, tags ...string) string {
+func tarball(t *testing.T, path, program, tag string) string {
 	t.Helper()
 	files := map[string]string{"ko-app/" + filepath.Base(program): program}
 	libraries, err := exec.CommandContext(t.Context(), "ldd", program).Output()
@@ -78,7 +83,9 @@ func tarball(t *testing.T, path, program string, tags ...string) string {
 	w = tar.NewWriter(&all)
 	add(w, "config.json", 0o644, config)
 	add(w, "layer.tar", 0o644, layer.Bytes())
-	add(w, "manifest.json", 0o644, encode([]any{map[string]any{"Config": "config.json", "RepoTags": tags, "Layers": []string{"layer.tar"}}}))
+	add(w, "manifest.json", 0o644, encode([]any{map[string]any{
+		"Config": "config.json", "RepoTags": []string{tag}, "Layers": []string{"layer.tar"},
+	}}))
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}

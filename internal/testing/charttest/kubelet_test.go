@@ -20,17 +20,66 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/internal/testing/netnstest"
+	"github.com/lofamo/lofamo/internal/testing/previous"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
-// kubelets bounds TestKubeletsRunTheChart.
+// kubelets bounds each test on real kubelets.
 const kubelets = 10 * time.Minute
 
+// release is a version of the chart with its programs.
+type release struct{ tag, chart, programs string }
+
 // TestKubeletsRunTheChart does what docs/ordinary-cluster.md tells a user to do, on a Kubernetes of three nodes with real kubelets and
-// containerd: 'helm install' alone leads to a map of three NORMAL nodes. Then a node joins, a new version comes and goes, a kubelet is
-// killed, and a node is removed and comes back. No node may be FAILED at any time.
+// containerd: 'helm install' alone leads to a map of three NORMAL nodes. Then a node joins, a kubelet is killed, and a node is removed and
+// comes back. No node may be FAILED at any time.
 func TestKubeletsRunTheChart(t *testing.T) {
-	programs := requirements.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
+	programs := needKubelets(t)
+	group, inside := enter(t)
+	if !inside {
+		return
+	}
+	k := startKubernetes(t, group, release{"v1", chart, programs})
+	k.install()
+	k.step("a node joins", k.addNode)
+	k.confined()
+	k.step("helm test", func() {
+		if _, err := k.helm("test", "lofamo"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	k.step("a kubelet is killed", k.killKubelet)
+	k.step("a node is removed", k.removeNode)
+}
+
+// TestKubeletsUpgradeTheChart upgrades an installation of version N-1 to this version of chart and programs. No node may be FAILED at any
+// time.
+func TestKubeletsUpgradeTheChart(t *testing.T) {
+	programs := needKubelets(t)
+	dir := os.Getenv(previousVariable)
+	if os.Getenv(groupVariable) == "" { // outside the namespaces
+		dir = t.TempDir()
+		previous.Build(t, root, dir, imaged...)
+		t.Setenv(previousVariable, dir)
+	}
+	group, inside := enter(t)
+	if !inside {
+		return
+	}
+	k := startKubernetes(t, group, release{"v1", filepath.Join(dir, "source", "helm", "lofamo"), filepath.Join(dir, "bin")},
+		release{"v2", chart, programs})
+	k.install()
+	k.step("upgrade", k.upgrade)
+	k.confined()
+}
+
+// previousVariable names the directory of version N-1 for the process in the namespaces.
+const previousVariable = "LOFAMO_TEST_PREVIOUS"
+
+// needKubelets skips the test if the machine lacks something, and returns the directory of this version's programs.
+func needKubelets(t *testing.T) (programs string) {
+	t.Helper()
+	programs = requirements.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
 	helm(t)
 	for program, from := range map[string]string{"containerd": "package containerd", "runc": "package runc", "unshare": "package util-linux"} {
 		requirements.Program(t, from, program)
@@ -41,7 +90,13 @@ func TestKubeletsRunTheChart(t *testing.T) {
 	if err := kubetest.HasKubelet(); err != nil {
 		requirements.Missing(t, "%v", err)
 	}
-	group := os.Getenv(groupVariable)
+	return programs
+}
+
+// enter runs the test again in namespaces, where it returns true and the name of the nodes' control group.
+func enter(t *testing.T) (group string, inside bool) {
+	t.Helper()
+	group = os.Getenv(groupVariable)
 	if group == "" {
 		if err := kubetest.RemoveStaleGroups(); err != nil {
 			t.Log(err)
@@ -58,24 +113,7 @@ func TestKubeletsRunTheChart(t *testing.T) {
 			}
 		})
 	}
-	if !netnstest.InsideMachine(t, kubelets) {
-		return
-	}
-	k := installKubernetes(t, programs, group)
-	k.install()
-	k.step("a node joins", k.addNode)
-	k.confined()
-	k.step("helm test", func() {
-		if _, err := k.helm("test", "lofamo"); err != nil {
-			t.Fatal(err)
-		}
-	})
-	k.step("upgrade", func() {
-		k.roll("v2", "upgrade", "lofamo", chart, "--reset-then-reuse-values", "--set", "images.tag=v2")
-	})
-	k.step("rollback", func() { k.roll("v1", "rollback", "lofamo") })
-	k.step("a kubelet is killed", k.killKubelet)
-	k.step("a node is removed", k.removeNode)
+	return group, netnstest.InsideMachine(t, kubelets)
 }
 
 // groupVariable names the nodes' control group for the process in the namespaces.
@@ -86,6 +124,8 @@ type kubernetes struct {
 	server
 	ctx     context.Context
 	c       *kubetest.Cluster
+	present release // installed
+	next    []release
 	images  []string
 	nodes   []*kubetest.Node
 	config  string // kubeconfig
@@ -108,15 +148,17 @@ const supervisors = 3
 // count is the present number of nodes.
 func (k *kubernetes) count() int { return len(k.nodes) }
 
-func installKubernetes(t *testing.T, programs, group string) *kubernetes {
+// startKubernetes starts three nodes that have the images of all releases. install will install the first release.
+func startKubernetes(t *testing.T, group string, releases ...release) *kubernetes {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), kubelets-20*time.Second)
 	t.Cleanup(cancel)
-	k := &kubernetes{ctx: ctx, hall: filepath.Join(dir, "hall"), config: filepath.Join(dir, "kubeconfig"), started: time.Now()}
-	write(t, filepath.Join(dir, "values.yaml"), "images: {registry: docker.io/lab, tag: v1, pullPolicy: Never}\n"+
+	k := &kubernetes{ctx: ctx, present: releases[0], next: releases[1:], hall: filepath.Join(dir, "hall"),
+		config: filepath.Join(dir, "kubeconfig"), started: time.Now()}
+	write(t, filepath.Join(dir, "values.yaml"), "images: {registry: docker.io/lab, tag: "+k.present.tag+", pullPolicy: Never}\n"+
 		"automatic: {preset: relaxed}\nnetworkPolicy: {enabled: true}\n")
-	images := kubeletImages(t, programs, dir)
+	images := kubeletImages(t, releases, dir)
 	c, err := kubetest.StartCluster(dir, group)
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +208,7 @@ func (k *kubernetes) addNode() {
 		k.t.Fatal(err)
 	}
 	k.t.Logf("from a Ready node to a map of four NORMAL ones: %.1f s", time.Since(ready).Seconds())
-	k.rolled("v1")
+	k.rolled()
 	k.wellAfter(time.Now())
 }
 
@@ -189,7 +231,7 @@ func (k *kubernetes) install() {
 		"labels": map[string]any{"pod-security.kubernetes.io/enforce": "privileged"}}}, "")
 	begun := time.Now()
 	values := filepath.Join(filepath.Dir(k.config), "values.yaml")
-	if _, err := k.helm("upgrade", "--install", "lofamo", chart, "--values", values); err != nil {
+	if _, err := k.helm("upgrade", "--install", "lofamo", k.present.chart, "--values", values); err != nil {
 		k.t.Fatal(err)
 	}
 	var targets []string
@@ -198,7 +240,7 @@ func (k *kubernetes) install() {
 	}
 	k.person("viewer")
 	k.client = viewer(k.t, k.hall, targets...)
-	k.rolled("v1")
+	k.rolled()
 	k.t.Logf("all pods Ready: %.1f s", time.Since(k.started).Seconds())
 	if err := allNormal(k.ctx, k.client, k.count()); err != nil {
 		k.t.Fatal(err)
@@ -271,9 +313,10 @@ func (k *kubernetes) ready(node, status string) {
 	})
 }
 
-// rolled waits until all pods of the chart run this version, and are ready.
-func (k *kubernetes) rolled(version string) {
+// rolled waits until all pods of the chart run the present release, and are ready.
+func (k *kubernetes) rolled() {
 	k.t.Helper()
+	version := k.present.tag
 	k.until("all pods run "+version, func() (bool, string) {
 		ds, set := k.get("apps/v1", "DaemonSet", "lofamo-agent"), k.get("apps/v1", "StatefulSet", "lofamo-supervisor")
 		got := func(o object, keys ...string) string {
@@ -340,13 +383,14 @@ func (k *kubernetes) state(p object) string {
 	return p.text("status", "phase") + " " + strings.Join(why, ", ")
 }
 
-// roll runs a command of Helm that gives all pods another version, and waits for that.
-func (k *kubernetes) roll(version string, args ...string) {
+// upgrade has Helm replace all pods by those of the next release, and waits for that.
+func (k *kubernetes) upgrade() {
 	k.t.Helper()
-	if _, err := k.helm(args...); err != nil {
+	k.present, k.next = k.next[0], k.next[1:]
+	if _, err := k.helm("upgrade", "lofamo", k.present.chart, "--reset-then-reuse-values", "--set", "images.tag="+k.present.tag); err != nil {
 		k.t.Fatal(err)
 	}
-	k.rolled(version)
+	k.rolled()
 	k.wellAfter(time.Now())
 }
 
@@ -397,7 +441,7 @@ func (k *kubernetes) killKubelet() {
 		k.t.Fatal(err)
 	}
 	k.ready(n.Name, "True")
-	k.rolled("v1")
+	k.rolled()
 	k.wellAfter(time.Now())
 }
 
@@ -429,7 +473,7 @@ func (k *kubernetes) removeNode() {
 	if err := allNormal(k.ctx, k.client, k.count()); err != nil {
 		k.t.Fatal(err)
 	}
-	k.rolled("v1")
+	k.rolled()
 	k.wellAfter(time.Now())
 }
 

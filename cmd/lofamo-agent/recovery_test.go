@@ -333,8 +333,8 @@ func startDaemonLogging(t *testing.T, c config.Agent, log string) *daemonProcess
 	return startDaemonTo(t, c, f)
 }
 
-// While the daemon's disk hangs, a half that ends is started again, and one that hangs is found. Opening a pipe without a reader hangs like
-// such a disk. Later the history is complete.
+// While its disk hangs, the daemon restarts a half that ends and detects a half that hangs. Opening a pipe without a reader hangs like such
+// a disk. Once the disk works again, the history is complete.
 func TestHungDiskDelaysNoRecovery(t *testing.T) {
 	c := node(t)
 	logs := t.TempDir()

@@ -53,7 +53,7 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			// However slow this machine is, during one honest request fewer connections begin than one source may have. More would evict it.
+			// On a machine of any speed, fewer connections begin during one honest request than one source may have. More would evict it.
 			pace := make(chan struct{}, tc.share/4)
 			stop := halfSent(t, tc.addr, tc.half, 600, pace)
 			defer stop()

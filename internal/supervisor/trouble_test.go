@@ -74,7 +74,7 @@ func TestTroublesomeJoinersAccuseNobody(t *testing.T) {
 	}
 }
 
-// led makes a change when there is a leader: on a busy machine it may lose the lead, and another takes over.
+// led repeats a change until there is a leader. On a busy machine the leader may lose its lease, and another replica takes over.
 func led(t *testing.T, change func() error) (err error) {
 	t.Helper()
 	supervisortest.Eventually(t, "a leader", func() bool {

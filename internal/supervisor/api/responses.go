@@ -48,8 +48,8 @@ type Responses struct {
 	watched  watched
 }
 
-// watched caches the last read for all watchers: they need the same records at the same time, possibly thousands. Who puts an
-// element into turn owns the rest until it takes the element out.
+// watched caches the last read for all watchers: they need the same records at the same time, possibly thousands. A caller that
+// puts an element into turn owns the other fields until it takes the element out.
 type watched struct {
 	turn    chan struct{}
 	of      <-chan struct{} // closed when the cache is outdated

@@ -112,7 +112,8 @@ func compete(t *testing.T, run func(context.Context, func(context.Context, store
 	return began, ended
 }
 
-// The leases of the tests that shorten one, in seconds, and the wait before. A busy machine keeps its leases, and elects within the wait.
+// Lease durations in seconds, and the wait before a Campaigner shortens its lease. They are so long that even a busy machine keeps its
+// leases, and elects a leader within the wait.
 const (
 	long, short = 60, 30
 	longWait    = 2 * time.Second

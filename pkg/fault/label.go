@@ -18,8 +18,8 @@ func DomainLabels() []string { return []string{"rack", "switch", "power"} }
 // CheckDomainLabels checks the key domainLabels of configurations and topologies. It calls bad for each error, with the
 // field.
 func CheckDomainLabels(keys []string, bad func(field string, err error)) {
-	if n := len(keys); n > MaxDomainLabels {
-		bad("domainLabels", fmt.Errorf("given %d: want at most %d keys", n, MaxDomainLabels))
+	if len(keys) > MaxDomainLabels {
+		bad("domainLabels", fmt.Errorf("given %.500s: want at most %d keys", fmt.Sprint(keys), MaxDomainLabels))
 	}
 	for i, key := range keys {
 		field := fmt.Sprintf("domainLabels[%d]", i)

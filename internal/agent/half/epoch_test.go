@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// TestHungDiskDelaysNewEpochByOneWritePeriod: a half that gets another epoch holds its mutex. On a disk that hangs it would not write its
-// word, and count as dead.
+// TestHungDiskDelaysNewEpochByOneWritePeriod: a half that gets another epoch holds its mutex. If it waited for a disk that hangs, it would
+// not write its word, and count as dead. Its reports wait longer, but not for ever.
 func TestHungDiskDelaysNewEpochByOneWritePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs, stored := make(chan struct{}), fault.Epoch(0)
@@ -30,6 +30,10 @@ func TestHungDiskDelaysNewEpochByOneWritePeriod(t *testing.T) {
 		}
 		if c.MaySend() {
 			t.Error("reports may be sent before the disk has their epoch")
+		}
+		time.Sleep(holdReports)
+		if !c.MaySend() {
+			t.Error("a hung disk keeps the half silent")
 		}
 		close(hangs)
 		if synctest.Wait(); stored != 8 || !c.MaySend() {

@@ -55,6 +55,7 @@ type Common struct {
 	Keeper   *storage.ReportLog
 	Copy     *resumption
 	epochs   *durable.Newest[fault.Epoch]
+	held     time.Time          // until when reports wait for the disk to keep their epoch
 	tests    string             // the self-test result last passed to the daemon
 	unkept   string             // why reports are not kept, as last passed to the machine
 	Manager  *sdnotify.Notifier // of a half that is a service of its own
@@ -291,15 +292,21 @@ func (c *Common) CarryOut(e servicenet.SenderEffects, numbers storage.Numbers, p
 }
 
 // keepEpoch stores an epoch. It waits for the disk at most one write period, because the half holds its mutex and cannot write its word
-// meanwhile. After that, MaySend is false until the disk has the epoch.
+// meanwhile. After that, MaySend is false until the disk has answered, but not for long.
 func (c *Common) keepEpoch(e fault.Epoch) {
 	if !c.epochs.Write(e, c.Periods.TWrite) {
-		c.Log.Warn("boot epoch not kept yet, so no report is sent: the disk has not answered in time", "within", c.Periods.TWrite)
+		c.held = time.Now().Add(holdReports)
+		c.Log.Warn("boot epoch not kept yet: the disk has not answered in time", "reports wait at most", holdReports)
 	}
 }
 
-// MaySend reports whether the disk has the epoch that reports carry, or has refused it. The outbox repeats reports that are not sent.
-func (c *Common) MaySend() bool { return c.epochs.Flush(0) }
+// holdReports bounds the wait of reports for the disk to keep their epoch. A half must not fall silent because its disk hangs. The bound is
+// well below the time after which the outbox finds the service network dead.
+const holdReports = 500 * time.Millisecond
+
+// MaySend reports whether reports may leave: the disk has kept their epoch or refused it, or has hung for holdReports. The outbox repeats
+// reports that are not sent.
+func (c *Common) MaySend() bool { return c.epochs.Flush(0) || !time.Now().Before(c.held) }
 
 // maxStep bounds the steps in which DNP halves begin. Simultaneous work of all halves on a machine delays everything
 // else there, above all a eureka, and the longer their period, the more halves share one machine.

@@ -13,13 +13,15 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/threads"
 )
 
-// holderEvery is the least time between two questions for a process that is unknown, as that of a half under another kernel.
-const holderEvery = time.Second
+// While the process is unknown, as that of a half under another kernel, the pauses between two questions for it grow from firstPause to
+// lastPause.
+const firstPause, lastPause = time.Second, time.Minute
 
 // starvation asks the kernel whether the other half's process waits for a processor. It asks only while that half does not
 // write its word, and only as often as the answer can matter. The zero value is ready.
 type starvation struct {
 	asked   time.Time      // for process
+	pause   time.Duration  // until the next question while process is unknown
 	process regfile.Holder // of the other half; zero: unknown
 	empty   int            // reads in a row that found the word not valid
 	account threads.Account
@@ -33,10 +35,13 @@ type starvation struct {
 // found the word valid, because the disk may be the reason for a word that is not.
 func (s *starvation) look(now time.Time, registers string, half fault.Half, valid bool) bool {
 	if valid {
-		unknown := s.process.PID == 0 && now.Sub(s.asked) >= holderEvery // also if the lock was just being written
+		unknown := s.process.PID == 0 && now.Sub(s.asked) >= s.pause // also if the lock was just being written
 		if unknown || s.empty > 0 || s.replaced() {
-			s.asked = now
+			s.asked, s.pause = now, min(max(firstPause, 2*s.pause), lastPause)
 			s.process, _ = regfile.LastHolder(registers, half) // without a lock: unknown
+			if s.process.PID != 0 {
+				s.pause = 0
+			}
 		}
 		s.empty = 0
 		return false

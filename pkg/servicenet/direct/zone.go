@@ -19,7 +19,7 @@ const (
 	zoneAge = time.Minute
 	// zonePause is the least time between two lookups of a name.
 	zonePause = time.Second
-	// maxZones bounds the names.
+	// maxZones bounds the names that are remembered.
 	maxZones = 64
 )
 
@@ -47,11 +47,12 @@ func (z *zones) number(name string) (uint32, error) {
 	defer z.mu.Unlock()
 	k := z.known[name]
 	switch {
-	case k == nil && len(z.known) == maxZones:
-		return 0, fmt.Errorf("zone %q: more than %d zones", name, maxZones)
 	case k == nil:
 		if z.known == nil {
 			z.known = map[string]*zone{}
+		}
+		if !z.makeRoom() {
+			return 0, fmt.Errorf("zone %q: %w: %d first lookups have not ended", name, servicenet.ErrBusy, maxZones)
 		}
 		k = &zone{asked: true, err: fmt.Errorf("zone %q: %w: its first lookup has not ended", name, servicenet.ErrBusy)}
 		z.known[name] = k
@@ -64,6 +65,21 @@ func (z *zones) number(name string) (uint32, error) {
 		go z.look(name, k)
 	}
 	return k.number, k.err
+}
+
+// makeRoom forgets the name with the oldest lookup, if there are maxZones. It returns false if lookups of all names are under way.
+func (z *zones) makeRoom() bool {
+	if len(z.known) < maxZones {
+		return true
+	}
+	oldest := ""
+	for name, k := range z.known {
+		if !k.asked && (oldest == "" || k.at.Before(z.known[oldest].at)) {
+			oldest = name
+		}
+	}
+	delete(z.known, oldest)
+	return oldest != ""
 }
 
 // doubt asks for another lookup of an interface if a datagram could not be sent there for a reason that may lie in its number.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -32,8 +33,11 @@ func (c *Cluster) topologyNow(ctx context.Context) (*lofamov1.Topology, error) {
 	return top, nil
 }
 
+// ErrPlaceUnknown means that NodeNow could not find out which node has a place.
+var ErrPlaceUnknown = errors.New("no supervisor tells whether a spare has this place now")
+
 // NodeNow finds a node by its id, or by its coordinates. Unlike Node, it asks the supervisors which node has the place now. If no
-// supervisor answers, it returns the node that was created for these coordinates, or an error if the cluster has spares.
+// supervisor answers, it returns the node that was created for these coordinates, or ErrPlaceUnknown if the cluster has spares.
 func (c *Cluster) NodeNow(ctx context.Context, name string) (NodeInfo, error) {
 	at, err := grid.ParseCoord(name)
 	if err != nil {
@@ -42,7 +46,7 @@ func (c *Cluster) NodeNow(ctx context.Context, name string) (NodeInfo, error) {
 	top, err := c.topologyNow(ctx)
 	switch {
 	case err != nil && len(c.info.Spares) > 0:
-		return NodeInfo{}, fmt.Errorf("node %q: no supervisor tells whether a spare has this place now: want the id of a node: %w", name, err)
+		return NodeInfo{}, fmt.Errorf("node %q: %w: want the id of a node: %w", name, ErrPlaceUnknown, err)
 	case top == nil:
 		return c.Node(name)
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -80,10 +81,19 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 	return cmd
 }
 
-func inject(a *command.App, ctx context.Context, c *cluster.Cluster, node string, f cluster.Fault, lasting time.Duration) error {
+// nodeNow is NodeNow for a node on the command line.
+func nodeNow(ctx context.Context, c *cluster.Cluster, node string) (cluster.NodeInfo, error) {
 	n, err := c.NodeNow(ctx, node)
+	if err != nil && !errors.Is(err, cluster.ErrPlaceUnknown) {
+		err = command.Usage(err)
+	}
+	return n, err
+}
+
+func inject(a *command.App, ctx context.Context, c *cluster.Cluster, node string, f cluster.Fault, lasting time.Duration) error {
+	n, err := nodeNow(ctx, c, node)
 	if err != nil {
-		return command.Usage(err)
+		return err
 	}
 	if err := f.Check(c.Dims()); err != nil {
 		return command.Usage(err)
@@ -131,9 +141,9 @@ func heal(a *command.App, ctx context.Context, args []string) error {
 		a.Printf("all %d nodes: everything injected is undone\n", len(nodes))
 		return nil
 	}
-	n, err := c.NodeNow(ctx, node)
+	n, err := nodeNow(ctx, c, node)
 	if err != nil {
-		return command.Usage(err)
+		return err
 	}
 	if err := c.Heal(ctx, string(n.ID)); err != nil {
 		return fmt.Errorf("heal: %w", err)

@@ -106,9 +106,9 @@ func parseWord(what, s string) (uint32, error) {
 
 // localRegisters reads the register file itself.
 func localRegisters(a *command.App, ctx context.Context, c *cluster.Cluster, node string, f command.Format) error {
-	n, err := c.NodeNow(ctx, node)
+	n, err := nodeNow(ctx, c, node)
 	if err != nil {
-		return command.Usage(err)
+		return err
 	}
 	file, err := regfile.OpenReadOnly(c.RegisterFile(n))
 	if err != nil {

@@ -141,16 +141,7 @@ func (f *Faults) Run(ctx context.Context) {
 		if ready {
 			f.pass(ctx, list, now, now.Sub(begin) < f.unknown)
 		}
-		look := time.NewTimer(f.failing.look(now, faultsLook))
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-f.r.changed:
-		case r := <-f.results:
-			f.settle(ctx, r)
-		case <-look.C:
-		}
-		look.Stop()
+		f.idle(ctx, f.failing.look(now, faultsLook), changed, f.r.changed)
 		executor.Wait(ctx, faultsEvery)
 	}
 }

@@ -95,22 +95,9 @@ func (p *Policies) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		now := time.Now()
 		if more := p.pass(ctx, now); !more {
-			p.idle(ctx, now)
+			p.idle(ctx, p.failing.look(now, policiesLook), nil, p.r.changed)
 		}
 		executor.Wait(ctx, policiesEvery)
-	}
-}
-
-// idle waits for a reason for another pass: a change of an object, the end of a write, the end of a pause, or the end of policiesLook.
-func (p *Policies) idle(ctx context.Context, now time.Time) {
-	look := time.NewTimer(p.failing.look(now, policiesLook))
-	defer look.Stop()
-	select {
-	case r := <-p.results: // its object may have changed during the write
-		p.settle(ctx, r)
-	case <-ctx.Done():
-	case <-p.r.changed:
-	case <-look.C:
 	}
 }
 

@@ -113,7 +113,7 @@ func TestServerCannotAskForLongPause(t *testing.T) {
 	}
 }
 
-// TestServerCannotAskForLongPauseOfAttempt: an attempt also tries again after retryMost, whatever the API server asks for.
+// TestServerCannotAskForLongPauseOfAttempt: an attempt tries again after retryMost, even if the API server asks for a longer pause.
 func TestServerCannotAskForLongPauseOfAttempt(t *testing.T) {
 	for asked, want := range map[int]time.Duration{0: time.Second, 30: 30 * time.Second, 61: retryMost, math.MaxInt32: retryMost} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // always hang leave workers to the others.
 const workersMost, workersRetries = 8, 4
 
-// change brings one object to its wanted form, or removes it. do runs in a goroutine of its own. After a success, the owner of the workers
+// change brings one object to its wanted form, or removes it. A separate goroutine runs do. After a success, the owner of the workers
 // calls the returned function, unless it is nil.
 type change struct {
 	name string
@@ -100,6 +100,21 @@ func (w *workers) settle(ctx context.Context, r changeResult) {
 func (w *workers) settleAll(ctx context.Context) {
 	for len(w.results) > 0 {
 		w.settle(ctx, <-w.results)
+	}
+}
+
+// idle waits for a reason for another pass, at most for the given time: news of the wanted state (nil: never), a change of an object, or the
+// end of a change, during which its object may have changed.
+func (w *workers) idle(ctx context.Context, most time.Duration, news, changed <-chan struct{}) {
+	look := time.NewTimer(most)
+	defer look.Stop()
+	select {
+	case r := <-w.results:
+		w.settle(ctx, r)
+	case <-ctx.Done():
+	case <-news:
+	case <-changed:
+	case <-look.C:
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -156,7 +157,7 @@ func New(cfg Config) *Server {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Server{cfg: cfg, hub: newHub(hubConfig{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy),
-		old: staleMaps{turn: make(chan struct{}, 1)}}
+		old: staleMaps{turn: semaphore.NewWeighted(1)}}
 }
 
 // Run follows the store for watchers until the context ends.
@@ -287,7 +288,7 @@ func byLeader[R proto.Message](ctx context.Context, s *Server, reason error,
 
 // staleMaps caches the map last read from the copy, until the next commit.
 type staleMaps struct {
-	turn chan struct{} // has an element while a query reads the copy: one at a time
+	turn *semaphore.Weighted // of 1: one query at a time reads the copy
 	kept atomic.Pointer[staleMap]
 }
 
@@ -316,12 +317,10 @@ func (s *Server) stale(ctx context.Context) (view.Map, error) {
 
 // keptCopy returns a map of the copy that includes the last commit. It reads the copy only if the kept map does not include it.
 func (s *Server) keptCopy(ctx context.Context, written uint64) (view.Map, error) {
-	select {
-	case s.old.turn <- struct{}{}:
-		defer func() { <-s.old.turn }()
-	case <-ctx.Done():
-		return view.Map{}, ctx.Err()
+	if err := s.old.turn.Acquire(ctx, 1); err != nil {
+		return view.Map{}, err
 	}
+	defer s.old.turn.Release(1)
 	topo := s.cfg.Names.Topology()
 	if kept := s.old.kept.Load(); kept != nil && kept.topo == topo && kept.written >= written {
 		return kept.Map, nil

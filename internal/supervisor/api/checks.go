@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,7 +24,7 @@ const (
 // checks limits policy checks: one at a time in total, one request in progress per subject, and a share of a core per
 // subject.
 type checks struct {
-	turn chan struct{} // holds one
+	turn *semaphore.Weighted // of 1
 
 	mu       sync.Mutex
 	subjects map[string]*checker
@@ -35,7 +36,7 @@ type checker struct {
 }
 
 func newChecks() *checks {
-	return &checks{turn: make(chan struct{}, 1), subjects: map[string]*checker{}}
+	return &checks{turn: semaphore.NewWeighted(1), subjects: map[string]*checker{}}
 }
 
 // begin waits for the subject's turn; end releases it and charges the time used.
@@ -44,15 +45,13 @@ func (c *checks) begin(ctx context.Context, subject string) (end func(), err err
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case c.turn <- struct{}{}:
-	case <-ctx.Done():
+	if err := c.turn.Acquire(ctx, 1); err != nil {
 		c.leave(is, 0)
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return nil, status.FromContextError(err).Err()
 	}
 	began := time.Now()
 	return func() {
-		<-c.turn
+		c.turn.Release(1)
 		c.leave(is, time.Since(began))
 	}, nil
 }

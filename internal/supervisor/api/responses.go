@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -49,10 +50,10 @@ type Responses struct {
 }
 
 // watched caches the last read for all watchers: they need the same records at the same time, possibly thousands. A caller that
-// puts an element into turn owns the other fields until it takes the element out.
+// has acquired turn owns the other fields.
 type watched struct {
-	turn    chan struct{}
-	of      <-chan struct{} // closed when the cache is outdated
+	turn    *semaphore.Weighted // of 1
+	of      <-chan struct{}     // closed when the cache is outdated
 	all     []*response.Response
 	breaker response.Breaker
 }
@@ -60,7 +61,7 @@ type watched struct {
 // NewResponses returns the service for a server. Without policies it serves a parent of regions, and without a
 // responder a replica with responses switched off.
 func NewResponses(s *Server, p Policies, r respond.Service) *Responses {
-	return &Responses{s: s, policies: p, service: r, checks: newChecks(), watched: watched{turn: make(chan struct{}, 1)}}
+	return &Responses{s: s, policies: p, service: r, checks: newChecks(), watched: watched{turn: semaphore.NewWeighted(1)}}
 }
 
 // Which roles may make which requests. A replica forwards people's requests and makes none itself: otherwise one
@@ -125,12 +126,10 @@ func (r *Responses) read(ctx context.Context) ([]*response.Response, response.Br
 // readOnce is read for watchers. changed must be obtained before the call. The result is shared.
 func (r *Responses) readOnce(ctx context.Context, changed <-chan struct{}) ([]*response.Response, response.Breaker, error) {
 	w := &r.watched
-	select {
-	case w.turn <- struct{}{}:
-		defer func() { <-w.turn }()
-	case <-ctx.Done():
-		return nil, response.Breaker{}, status.FromContextError(ctx.Err()).Err()
+	if err := w.turn.Acquire(ctx, 1); err != nil {
+		return nil, response.Breaker{}, status.FromContextError(err).Err()
 	}
+	defer w.turn.Release(1)
 	if w.of != changed {
 		all, breaker, err := r.read(ctx)
 		if err != nil {

@@ -134,6 +134,23 @@ func TestSlowReplicaGetsLongerLease(t *testing.T) {
 	}
 }
 
+// competeStubborn is compete for a Campaigner that shortens its lease. In a term, each of its transactions calls fail first.
+func competeStubborn(t *testing.T, client *clientv3.Client, fail func() error) (kv *stubborn, began chan store.Fence, ended chan error) {
+	t.Helper()
+	kv = &stubborn{KV: client.KV}
+	own := clientv3.NewCtxClient(t.Context())
+	own.KV, own.Watcher, own.Lease = kv, client.Watcher, client.Lease
+	c := store.Campaigner{Client: own, ID: "a", TTL: short, ShortenAfter: longWait, Logger: slog.New(slog.DiscardHandler)}
+	began, ended = compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) {
+		kv.fail.Store(nil)
+		c.RunFrom(ctx, long, func(ctx context.Context, f store.Fence) error {
+			kv.fail.Store(&fail)
+			return work(ctx, f)
+		})
+	})
+	return kv, began, ended
+}
+
 // TestLongLeaseBecomesShorter: a lease becomes shorter within the term. A transaction whose outcome is unknown is repeated. If
 // the store refuses the transaction, the lease stays as it is, and the term goes on.
 func TestLongLeaseBecomesShorter(t *testing.T) {
@@ -162,17 +179,7 @@ func TestLongLeaseBecomesShorter(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			client := supervisortest.NewEtcd(t, 1).Members[0].Client()
-			kv := &stubborn{KV: client.KV}
-			own := clientv3.NewCtxClient(t.Context())
-			own.KV, own.Watcher, own.Lease = kv, client.Watcher, client.Lease
-			c := store.Campaigner{Client: own, ID: "a", TTL: short, ShortenAfter: longWait, Logger: slog.New(slog.DiscardHandler)}
-			began, ended := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) {
-				kv.fail.Store(nil)
-				c.RunFrom(ctx, long, func(ctx context.Context, f store.Fence) error {
-					kv.fail.Store(&tc.fail)
-					return work(ctx, f)
-				})
-			})
+			kv, began, ended := competeStubborn(t, client, tc.fail)
 			f := await(t, "a to lead", began)
 			tries := kv.txns.Load()
 			supervisortest.Eventually(t, "three attempts, or success", func() bool {
@@ -198,17 +205,7 @@ func TestTermEndsWithItsKey(t *testing.T) {
 		}
 		return nil
 	}
-	kv := &stubborn{KV: client.KV}
-	own := clientv3.NewCtxClient(t.Context())
-	own.KV, own.Watcher, own.Lease = kv, client.Watcher, client.Lease
-	c := store.Campaigner{Client: own, ID: "a", TTL: short, ShortenAfter: longWait, Logger: slog.New(slog.DiscardHandler)}
-	began, ended := compete(t, func(ctx context.Context, work func(context.Context, store.Fence) error) {
-		kv.fail.Store(nil)
-		c.RunFrom(ctx, long, func(ctx context.Context, f store.Fence) error {
-			kv.fail.Store(&late)
-			return work(ctx, f)
-		})
-	})
+	_, began, ended := competeStubborn(t, client, late)
 	f := await(t, "a to lead", began)
 	if _, err := client.Delete(t.Context(), f.Key); err != nil {
 		t.Fatal(err)

@@ -335,11 +335,12 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 		return err
 	}
 	errs := []error{c.resetSensor(n, "")}
-	if _, err := c.Status(ctx, n); errors.Is(err, errNoHalves) {
-		return errors.Join(errs...)
-	}
 	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
-		errs = append(errs, c.revive(ctx, n, h))
+		err := c.revive(ctx, n, h)
+		if errors.Is(err, errNoHalves) {
+			return errors.Join(errs...)
+		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

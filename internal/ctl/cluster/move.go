@@ -142,24 +142,12 @@ func (st *moveStep) commit(ctx context.Context, s command.Session) error {
 		return err
 	}
 	for _, mv := range st.moves {
-		if n := findNode(st.top, mv.GetNode()); n == nil || nodeOf(now, n.GetId()).GetCoord() != mv.GetTo() || n.GetCoord() == mv.GetTo() {
+		if n := command.TopologyNode(st.top, mv.GetNode()); n == nil || nodeOf(now, n.GetId()).GetCoord() != mv.GetTo() || n.GetCoord() == mv.GetTo() {
 			return err
 		}
 	}
 	st.after = now
 	return nil
-}
-
-// findNode finds a node by its id or its place.
-func findNode(top *lofamov1.Topology, name string) *lofamov1.TopologyNode {
-	if n := nodeOf(top, name); n != nil {
-		return n
-	}
-	i := slices.IndexFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool { return name != "" && n.GetCoord() == name })
-	if i < 0 {
-		return nil
-	}
-	return top.GetNodes()[i]
 }
 
 // moveLook is the interval between looks at the links of a step.
@@ -213,7 +201,7 @@ func (st *moveStep) waits(ctx context.Context, s command.Session, ends map[strin
 		}
 	}
 	for _, mv := range st.moves {
-		id := findNode(st.top, mv.GetNode()).GetId()
+		id := command.TopologyNode(st.top, mv.GetNode()).GetId()
 		n, err := s.GetNode(ctx, id)
 		if err != nil {
 			return nil, err

@@ -313,7 +313,7 @@ func FuzzOpenDenyList(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		l, err := OpenDenyList(raw, v, cluster)
 		if err == nil && !proto.Equal(l.DenyList, only) {
-			t.Errorf("%v: nobody has signed it", l)
+			t.Errorf("accepted %v: want only the signed list", l)
 		}
 	})
 }

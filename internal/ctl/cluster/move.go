@@ -142,7 +142,8 @@ func (st *moveStep) commit(ctx context.Context, s command.Session) error {
 		return err
 	}
 	for _, mv := range st.moves {
-		if n := command.TopologyNode(st.top, mv.GetNode()); n == nil || nodeOf(now, n.GetId()).GetCoord() != mv.GetTo() || n.GetCoord() == mv.GetTo() {
+		n := command.TopologyNode(st.top, mv.GetNode())
+		if n == nil || nodeOf(now, n.GetId()).GetCoord() != mv.GetTo() || n.GetCoord() == mv.GetTo() {
 			return err
 		}
 	}

@@ -103,8 +103,8 @@ func (w *workers) settleAll(ctx context.Context) {
 	}
 }
 
-// idle waits for a reason for another pass, at most for the given time: news of the wanted state (nil: never), a change of an object, or the
-// end of a change, during which its object may have changed.
+// idle waits for a reason for another pass, at most for the given time. Reasons are news of the wanted state (nil: never), a change of an
+// object, and the end of a change, because its object may have changed meanwhile.
 func (w *workers) idle(ctx context.Context, most time.Duration, news, changed <-chan struct{}) {
 	look := time.NewTimer(most)
 	defer look.Stop()

@@ -86,14 +86,14 @@ func linksOf(m view.Map, rank int) kubernetes.NodeState {
 	default:
 	}
 	var bad, unknown []string
-	for _, c := range m.At(rank).Status.Components {
-		d, link := c.Component.LinkDirection()
+	for c, state := range m.Components(rank) {
+		d, link := c.LinkDirection()
 		switch {
-		case !link || c.State == fault.Normal:
-		case c.State == fault.Unknown:
+		case !link || state == fault.Normal:
+		case state == fault.Unknown:
 			unknown = append(unknown, d.String())
 		default:
-			bad = append(bad, fmt.Sprintf("%s %s", d, c.State))
+			bad = append(bad, fmt.Sprintf("%s %s", d, state))
 		}
 	}
 	switch {

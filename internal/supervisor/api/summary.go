@@ -204,10 +204,9 @@ func (s *Server) summary(snap snapshot, by []string, chosen []bool) *lofamov1.Ge
 
 // addLinks counts the link ends of one node.
 func addLinks(links *tally, snap snapshot, rank int) {
-	e := snap.At(rank)
-	for _, c := range e.Status.Components {
-		if _, ok := c.Component.LinkDirection(); ok {
-			links[c.State]++
+	for c, state := range snap.Components(rank) {
+		if _, ok := c.LinkDirection(); ok {
+			links[state]++
 		}
 	}
 }

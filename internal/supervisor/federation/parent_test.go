@@ -294,8 +294,8 @@ func (p *parent) states() map[string]lofamov1.State {
 	if err != nil {
 		return nil
 	}
-	for _, e := range m.All() {
-		out[string(e.Status.ID)] = lofamov1.State(e.Status.State)
+	for rank := range m.Len() {
+		out[string(m.ID(rank))] = lofamov1.State(m.State(rank))
 	}
 	return out
 }

@@ -121,33 +121,33 @@ func HopBound(linkPeriod time.Duration) (hop, late time.Duration) {
 	return express.HopBound(linkPeriod, 0), express.HopBound(linkPeriod, hopRepeats)
 }
 
-// place returns a place of the torus as the map and the masks show it.
-func (c *Config) place(dims grid.Dims, at grid.Coord, e view.Entry) Place {
-	st := e.Status
-	p := Place{Node: st.ID, Failed: st.State == fault.Failed, Well: st.State == fault.Normal && c.Marks.Of(st.ID) == nil}
-	for _, part := range st.Components {
-		d, ok := part.Component.LinkDirection()
-		if !ok {
-			p.Failed = p.Failed || part.Component == fault.ComponentDNP && part.State == fault.Failed
-			continue
-		}
-		if l, has := chanmask.LinkAt(dims, at, d); has && part.State == fault.Normal && c.Masks.Of(l) == nil {
-			p.Links |= 1 << d.Index()
-		}
-		if part.State == fault.Failed {
-			p.Dead |= 1 << d.Index()
-		}
-	}
-	return p
-}
-
 // Places returns the places of a map, by rank.
 func (c *Channel) Places(m view.Map) []Place { return c.cfg.places(m) }
 
 func (c *Config) places(m view.Map) []Place {
 	out := make([]Place, m.Dims().Places())
-	for i, e := range m.All() {
-		out[m.Dims().Rank(m.Coord(i))] = c.place(m.Dims(), m.Coord(i), e)
+	for i := range m.Len() {
+		out[m.Dims().Rank(m.Coord(i))] = c.place(m, i)
 	}
 	return out
+}
+
+// place returns a place of the torus as the map and the masks show it.
+func (c *Config) place(m view.Map, rank int) Place {
+	id, state := m.ID(rank), m.State(rank)
+	p := Place{Node: id, Failed: state == fault.Failed, Well: state == fault.Normal && c.Marks.Of(id) == nil}
+	for part, state := range m.Components(rank) {
+		d, ok := part.LinkDirection()
+		if !ok {
+			p.Failed = p.Failed || part == fault.ComponentDNP && state == fault.Failed
+			continue
+		}
+		if l, has := chanmask.LinkAt(m.Dims(), m.Coord(rank), d); has && state == fault.Normal && c.Masks.Of(l) == nil {
+			p.Links |= 1 << d.Index()
+		}
+		if state == fault.Failed {
+			p.Dead |= 1 << d.Index()
+		}
+	}
+	return p
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -223,5 +224,20 @@ func TestKeptNetworkDelayIsThatOfPlaces(t *testing.T) {
 	}
 	if len(seen) < 2 {
 		t.Errorf("only the delays %v: the changes prove nothing", seen)
+	}
+}
+
+// TestPlacesCopyNoComponents: each change of the map needs all places again, which must not cost a copy of each node's components.
+func TestPlacesCopyNoComponents(t *testing.T) {
+	dims := grid.Dims{X: 8, Y: 8, Z: 4}
+	ids := make(map[grid.Coord]fault.NodeID)
+	for rank := range dims.Nodes() {
+		ids[dims.At(rank)] = fault.DefaultNodeID(dims.At(rank))
+	}
+	m := view.NewBuilder(view.NewNames(dims, ids), time.Time{}).Map(1)
+	c := Config{Marks: &view.Marks{}, Masks: &view.Masks{}}
+	var places []Place
+	if n := testing.AllocsPerRun(10, func() { places = c.places(m) }); n > 2 {
+		t.Errorf("%.0f allocations for %d places: want that of the list", n, len(places))
 	}
 }

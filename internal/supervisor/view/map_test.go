@@ -78,8 +78,9 @@ func TestVersionsOfMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := NewBuilder(names, now)
 		naive := make([]awareness.NodeStatus, len(ids))
-		for rank, e := range b.Map(0).All() {
-			naive[rank] = e.Status
+		first := b.Map(0)
+		for rank := range naive {
+			naive[rank] = first.At(rank).Status
 		}
 		type version struct {
 			m     Map
@@ -115,6 +116,18 @@ func check(t *rapid.T, m Map, naive []awareness.NodeStatus) {
 		e := m.At(rank)
 		if e.Status.ID != st.ID || e.Status.State != st.State || !slices.EqualFunc(e.Status.Components, st.Components, sameState) {
 			t.Fatalf("revision %d, rank %d: %+v, want %+v", m.Revision, rank, e.Status, st)
+		}
+		var parts, faulty []awareness.ComponentStatus
+		for c, s := range m.Components(rank) {
+			parts = append(parts, awareness.ComponentStatus{Component: c, State: s})
+		}
+		for c, s := range m.Faulty(rank) {
+			faulty = append(faulty, awareness.ComponentStatus{Component: c, State: s})
+		}
+		ok := func(s awareness.ComponentStatus) bool { return s.State != fault.Sick && s.State != fault.Failed }
+		if wanted := slices.DeleteFunc(slices.Clone(st.Components), ok); !slices.EqualFunc(parts, st.Components, sameState) ||
+			!slices.EqualFunc(faulty, wanted, sameState) {
+			t.Fatalf("revision %d, rank %d: components %v, faulty %v: want those of %+v", m.Revision, rank, parts, faulty, st)
 		}
 		e.Status.Components = nil
 		if brief := m.Brief(rank); !reflect.DeepEqual(brief, e) {

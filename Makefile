@@ -102,7 +102,7 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
-E2E_PARALLEL := 6
+E2E_PARALLEL := 8
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.

@@ -22,6 +22,7 @@ const (
 
 // TestEveryFaultOfTableII runs the faults of seed 001 Table II on one cluster of real processes.
 func TestEveryFaultOfTableII(t *testing.T) {
+	t.Parallel()
 	// Only recoveries wait for the hold-off: two seconds after nearly every fault here. Half a second is well above a
 	// heartbeat's delay on a busy machine: with less, a link would flap.
 	periods, soon := patient(), config.Duration(500*time.Millisecond)

@@ -131,6 +131,7 @@ func (t trial) once(node, component string, state lofamov1.State) {
 
 // TestSupervisorMachineFaults subjects the supervisors to the faults of their machines, while the nodes live.
 func TestSupervisorMachineFaults(t *testing.T) {
+	t.Parallel()
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
 	try(t, l, "a member that stalls again and again", stalls)

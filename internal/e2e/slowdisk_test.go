@@ -276,6 +276,7 @@ func (t trial) writes() (stop func()) {
 // alarm, reports stay with their senders until they are committed, no node is called FAILED, and all
 // recovers with the disks.
 func TestSlowDiskRaisesAlarmOnly(t *testing.T) {
+	t.Parallel()
 	const sender = "n0-0-0"
 	disk := newSlowDisk(t)
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(), Command: disk.command(t)})

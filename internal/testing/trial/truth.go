@@ -97,9 +97,6 @@ func (t *Truth) Restarting() { t.busy = true }
 // Settled ends everything: all faults are healed and the map is NORMAL.
 func (t *Truth) Settled() { t.faults, t.outage, t.dark, t.busy = nil, false, false, false }
 
-// Calm reports whether nothing is wrong.
-func (t *Truth) Calm() bool { return len(t.faults) == 0 && !t.outage && !t.busy }
-
 // MayFail reports whether some fault explains that a component is FAILED.
 func (t *Truth) MayFail(node, component string) bool {
 	host, dnp := false, false

@@ -23,6 +23,9 @@ import (
 // controlTimeout bounds one request to a control socket.
 const controlTimeout = 10 * time.Second
 
+// runSocket is the control socket of a daemon that runs halves.
+const runSocket = "run.sock"
+
 // control asks one of a node's control sockets: HTTP with JSON over a Unix socket.
 func control(ctx context.Context, n NodeInfo, socket, method, path string, in, out any) error {
 	sock := filepath.Join(n.StateDir, socket)
@@ -98,8 +101,8 @@ func (c *Cluster) Status(ctx context.Context, n NodeInfo) (NodeStatus, error) {
 			n.ID, n.RunPID)
 	}
 	var s NodeStatus
-	err := control(ctx, n, "run.sock", http.MethodGet, "/status", nil, &s)
-	if n.Coord == "" && errors.Is(err, fs.ErrNotExist) {
+	err := control(ctx, n, runSocket, http.MethodGet, "/status", nil, &s)
+	if n.Coord == "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)) { // refused: the socket of an earlier daemon
 		err = fmt.Errorf("node %s: %w", n.ID, errNoHalves)
 	}
 	return s, err
@@ -297,7 +300,7 @@ func (c *Cluster) revive(ctx context.Context, n NodeInfo, h fault.Half) error {
 				return err
 			}
 		case !started:
-			if err := control(ctx, n, "run.sock", http.MethodPost, "/start", map[string]string{"half": h.String()}, nil); err != nil {
+			if err := control(ctx, n, runSocket, http.MethodPost, "/start", map[string]string{"half": h.String()}, nil); err != nil {
 				return err
 			}
 			started = true
@@ -356,7 +359,7 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 }
 
 // HealAll heals every node that has halves.
-func (c *Cluster) HealAll(ctx context.Context) error { return c.HealEach(ctx, c.WithHalves(ctx)) }
+func (c *Cluster) HealAll(ctx context.Context) error { return c.HealEach(ctx, c.WithHalves()) }
 
 // HealEach heals nodes, some at a time.
 func (c *Cluster) HealEach(ctx context.Context, nodes []NodeInfo) error {

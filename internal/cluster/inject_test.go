@@ -369,8 +369,9 @@ func replaced(t *testing.T) *Cluster {
 	return c
 }
 
+// TestSpareInPlaceIsHealed: a spare with halves has a place. Supervisors may be down when faults are to be healed.
 func TestSpareInPlaceIsHealed(t *testing.T) {
-	c := replaced(t)
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, Spares: 1})
 	runs := []*fakeRun{startFakeRun(t, c, 0), startFakeRun(t, c, 1), startFakeRun(t, c, 2)}
 	if err := c.HealAll(t.Context()); err != nil {
 		t.Error(err)
@@ -397,14 +398,27 @@ func TestFaultOfWaitingSpareIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.info.Spares[0].RunPID, c.info.Spares[0].Started = self.pid, self.started // a daemon that waits has no run.sock
-	const want = "node spare-0: no half runs, because a spare without a place has none"
-	if _, err := c.Inject(t.Context(), "spare-0", faultOf(t, "kill-host")); err == nil || err.Error() != want {
-		t.Errorf("kill-host: %v, want %q", err, want)
+	c.info.Spares[0].RunPID, c.info.Spares[0].Started = self.pid, self.started // a daemon that waits does not listen at run.sock
+	refused := func(socket string) {
+		t.Helper()
+		const want = "node spare-0: no half runs, because a spare without a place has none"
+		if _, err := c.Inject(t.Context(), "spare-0", faultOf(t, "kill-host")); err == nil || err.Error() != want {
+			t.Errorf("%s: kill-host: %v, want %q", socket, err, want)
+		}
+		if err := c.Heal(t.Context(), "spare-0"); err != nil {
+			t.Errorf("%s: heal: %v", socket, err)
+		}
 	}
-	if err := c.Heal(t.Context(), "spare-0"); err != nil {
-		t.Errorf("heal: %v", err)
+	refused("no socket")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(c.info.Spares[0].StateDir, runSocket)})
+	if err != nil {
+		t.Fatal(err)
 	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refused("the socket of a killed daemon")
 }
 
 func TestCoordinatesNameTheNodeThereNow(t *testing.T) {

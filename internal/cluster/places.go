@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -58,19 +60,13 @@ func (c *Cluster) NodeNow(ctx context.Context, name string) (NodeInfo, error) {
 }
 
 // WithHalves returns the nodes that have halves. These are all nodes with a place, and the nodes that were created with a place and have
-// lost it to a spare. A spare that waits for a place has no halves.
-func (c *Cluster) WithHalves(ctx context.Context) []NodeInfo {
-	now := c.info
-	if len(now.Spares) == 0 {
-		return now.Placed()
-	}
-	if top, _ := c.topologyNow(ctx); top != nil {
-		now.Spares = slices.Clone(now.Spares)
-		for i, s := range now.Spares {
-			now.Spares[i].Joined = slices.ContainsFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool {
-				return n.GetId() == string(s.ID) && n.GetCoord() != ""
-			})
+// lost it to a spare. A spare has halves once it has a place; then its daemon listens at run.sock.
+func (c *Cluster) WithHalves() []NodeInfo {
+	return slices.DeleteFunc(c.info.All(), func(n NodeInfo) bool {
+		if n.Left || n.Coord != "" || n.Joined {
+			return n.Left
 		}
-	}
-	return now.Placed()
+		_, err := os.Stat(filepath.Join(n.StateDir, runSocket))
+		return err != nil
+	})
 }

@@ -134,7 +134,7 @@ func heal(a *command.App, ctx context.Context, args []string) error {
 		return err
 	}
 	if node == allNodes {
-		nodes := c.WithHalves(ctx)
+		nodes := c.WithHalves()
 		if err := c.HealEach(ctx, nodes); err != nil {
 			return fmt.Errorf("heal: %w", err)
 		}

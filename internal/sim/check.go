@@ -184,7 +184,10 @@ func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 	if g.State != fault.Failed || g.Kind == awareness.GroupPartition || w.now.Sub(w.truth.mended) < settling {
 		return ""
 	}
-	return w.spared(g.Members, g.Cause)
+	// The members of the standing fault get no new verdict: one that is back may not have been heard yet.
+	standing := w.store.groups[g.ID].GetMembers()
+	added := slices.DeleteFunc(slices.Clone(g.Members), func(id fault.NodeID) bool { return slices.Contains(standing, string(id)) })
+	return w.spared(added, g.Cause)
 }
 
 // spared names a member of a group fault without the fault, as far as any leader can tell; "": none.

@@ -78,6 +78,15 @@ func TestLateCommitReplacesNoRecord(t *testing.T) {
 	}
 }
 
+// TestStandingGroupFaultIsNoNewVerdict: a group fault changes while one of its members is back, whose first report is still under way.
+func TestStandingGroupFaultIsNoNewVerdict(t *testing.T) {
+	for _, seed := range []uint64{2062, 2175} {
+		if _, err := NewFencePlan(seed).runFences(); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+}
+
 // spread describes durations.
 func spread(d []time.Duration) string {
 	if len(d) == 0 {

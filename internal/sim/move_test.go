@@ -28,6 +28,13 @@ func TestJoinsAndLeaves(t *testing.T) {
 	eachStory(t, 60, playMoves)
 }
 
+// TestJoinersNeighbourReportsItsServiceNetwork: a joiner loses its service network before its first report, and its neighbour says so.
+func TestJoinersNeighbourReportsItsServiceNetwork(t *testing.T) {
+	if err := NewMovingPlan(201).Run(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Nodes move to other places, and leaders, nodes and their neighbours die meanwhile: supervisors accuse no healthy node, name every
 // death, and everything is NORMAL at the end.
 func TestNodesMoveToOtherPlaces(t *testing.T) {

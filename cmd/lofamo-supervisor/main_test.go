@@ -74,7 +74,7 @@ func report(t *testing.T, a *supervisortest.Agent, comp fault.Component) (fault.
 // takes over, no acknowledged report is lost, and no change happens twice. The killed one comes back.
 func TestKilledLeaderLosesNoAcknowledgedReport(t *testing.T) {
 	t.Parallel()
-	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Preset: config.PresetRelaxed})
+	c := supervisortest.New(t, supervisortest.Options{Replicas: 3})
 	var procs []*exec.Cmd
 	var targets []string
 	for _, cfg := range c.Configs {

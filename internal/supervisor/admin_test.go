@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
@@ -60,7 +59,7 @@ func follow(t testing.TB, stream grpc.ServerStreamingClient[lofamov1.MemberProgr
 // and an empty directory. No acknowledged report is lost, and the successor can lead.
 func TestReplacedReplicaLosesNoReport(t *testing.T) {
 	t.Parallel()
-	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c, sups, leader := three(t, supervisortest.Options{})
 	lost, asked := (leader+1)%3, (leader+2)%3
 	admin := adminOf(t, c, asked)
 
@@ -139,7 +138,7 @@ func sameMembers(a, b string) bool {
 // TestThreeFiveThree: replicas are added and removed without a change of the other replicas' configurations.
 func TestThreeFiveThree(t *testing.T) {
 	t.Parallel()
-	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c, sups, leader := three(t, supervisortest.Options{})
 	admin := adminOf(t, c, leader)
 	for range 2 {
 		cfg := c.Grow(t)

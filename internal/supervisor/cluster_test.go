@@ -12,7 +12,6 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
@@ -111,7 +110,7 @@ func TestAnyReplicaServes(t *testing.T) {
 
 func TestStoppedLeaderLosesNoEvent(t *testing.T) {
 	t.Parallel()
-	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c, sups, leader := three(t, supervisortest.Options{})
 	follower := (leader + 1) % 3
 	client := c.Client(t, c.Configs[follower].GRPC)
 	events, _ := watch(t, client, &lofamov1.WatchRequest{})
@@ -150,7 +149,7 @@ func TestStoppedLeaderLosesNoEvent(t *testing.T) {
 
 func TestQuorumLostAndBack(t *testing.T) {
 	t.Parallel()
-	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c, sups, leader := three(t, supervisortest.Options{})
 	a := c.Agents["n0-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
 	a.Deliver(t, id, b, c.Configs[leader].Report)
@@ -195,7 +194,7 @@ func TestQuorumLostAndBack(t *testing.T) {
 func TestHealthSeparatesLeadQuorumAndReplica(t *testing.T) {
 	t.Parallel()
 	const serving, not = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
-	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c, sups, leader := three(t, supervisortest.Options{})
 	are := func(what string, i int, leads, store healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		h := healthpb.NewHealthClient(c.Conn(t, pki.RoleViewer, c.Configs[i].GRPC))
@@ -233,7 +232,7 @@ func TestHealthSeparatesLeadQuorumAndReplica(t *testing.T) {
 
 func TestRestartRestoresMap(t *testing.T) {
 	t.Parallel()
-	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	s := start(t, cfg)
 	c.AwaitLeader(t)

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -14,7 +13,7 @@ import (
 // A watch from the beginning still has every event.
 func TestCompactionKeepsHistory(t *testing.T) {
 	t.Parallel()
-	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	s := start(t, cfg)
 	c.AwaitLeader(t)

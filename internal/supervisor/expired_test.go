@@ -21,7 +21,7 @@ func TestRenewedReplicasOutliveCertificates(t *testing.T) {
 	t.Parallel()
 	ends := time.Now().Add(45 * time.Second).Truncate(time.Second)
 	renewal := ends.Add(-15 * time.Second)
-	o := supervisortest.Options{Preset: config.PresetRelaxed, Configure: func(cfg *config.Supervisor) {
+	o := supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		file := cfg.TLS.Cert
 		b, err := os.ReadFile(file)
 		if err != nil {

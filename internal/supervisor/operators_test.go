@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -127,7 +126,7 @@ func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
 // has more nodes than fit a transaction.
 func TestLabelsAreSetWhileAllIsHeard(t *testing.T) {
 	t.Parallel()
-	c, _, leader := three(t, supervisortest.Options{Dims: "8x8x1", Preset: config.PresetRelaxed})
+	c, _, leader := three(t, supervisortest.Options{Dims: "8x8x1"})
 	operator := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
 	a := c.Agents["n0-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))

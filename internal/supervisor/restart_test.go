@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
@@ -40,7 +39,7 @@ func forget(n *lofamov1.Node) *lofamov1.Node {
 // committed one, to the last field, and no age is known until a node reports.
 func TestAllReplicasRestart(t *testing.T) {
 	t.Parallel()
-	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	c, sups, leader := three(t, supervisortest.Options{})
 	c.Storm(t, []string{c.Configs[0].Report, c.Configs[1].Report, c.Configs[2].Report}, func() {})
 	before := committed(t, c, leader)
 	if _, err := etcdClient(t, c.Configs[leader]).Delete(t.Context(), store.Prefix+"events/", clientv3.WithPrefix()); err != nil {

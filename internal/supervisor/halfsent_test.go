@@ -54,17 +54,21 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			// On a machine of any speed, fewer connections begin during one honest request than one source may have. More would evict it.
+			// After a pause all holders wait at once. So each request releases a quarter of a share at most, and the channel keeps no more.
 			pace := make(chan struct{}, tc.share/4)
 			stop := halfSent(t, tc.addr, tc.half, 600, pace)
 			defer stop()
-			asked, failed, worst := 0, 0, time.Duration(0)
 			for _, from := range []string{"127.0.0.1", "127.0.0.9"} {
 				d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+				asked, failed, worst := 0, 0, time.Duration(0)
 				// At least 200 requests, so that one that fails for lack of a processor stays within the limit.
-				for i, end := 0, time.Now().Add(2*time.Second); time.Now().Before(end) || i < 200 && failed < 10 && time.Since(end) < time.Minute; i++ {
+				for end := time.Now().Add(2 * time.Second); time.Now().Before(end) || asked < 200 && failed < 10 && time.Since(end) < time.Minute; {
 					asked++
-					for len(pace) < cap(pace) {
-						pace <- struct{}{}
+					for range cap(pace) {
+						select {
+						case pace <- struct{}{}:
+						default:
+						}
 					}
 					begin := time.Now()
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // only a refusal is as long, or a machine that stands still
@@ -77,10 +81,10 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 					cancel()
 					worst = max(worst, time.Since(begin))
 				}
-			}
-			t.Logf("%d of %d honest requests failed, the slowest took %v", failed, asked, worst.Round(time.Millisecond))
-			if failed*100 > asked {
-				t.Errorf("%d of %d honest requests failed: want at most 1 %%", failed, asked)
+				t.Logf("from %s: %d of %d honest requests failed, the slowest took %v", from, failed, asked, worst.Round(time.Millisecond))
+				if failed*100 > max(asked, 200) { // a slow machine may ask fewer
+					t.Errorf("from %s: %d of %d honest requests failed: want at most 1 %%", from, failed, asked)
+				}
 			}
 		})
 	}

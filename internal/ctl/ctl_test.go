@@ -21,6 +21,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -327,12 +328,7 @@ func TestArgumentsThatCannotBe(t *testing.T) {
 func TestFailures(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "nothing")
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead := l.Addr().String()
-	_ = l.Close()
+	dead := freeport.Addr(t).String()
 	away := r
 	away.Server = &clienttest.Server{Address: dead}
 	file := filepath.Join(t.TempDir(), "file")

@@ -21,6 +21,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // said is one observation that reached the supervisor.
@@ -96,7 +97,7 @@ func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSup
 	if f.verifier, err = pki.LoadVerifier(n.path("ca.pem"), testCluster); err != nil {
 		t.Fatal(err)
 	}
-	if f.net, err = direct.Listen("127.0.0.1:0", direct.Options{}); err != nil {
+	if f.net, err = direct.Listen(freeport.Addr(t).String(), direct.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

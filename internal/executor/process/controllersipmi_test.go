@@ -249,12 +249,8 @@ func TestSilentIPMIIsNotOff(t *testing.T) {
 	}
 	t.Run("no listener", func(t *testing.T) {
 		t.Parallel()
-		l, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := place(Controller{Kind: methodIPMI, Address: l.LocalAddr().String(), Username: "root", PasswordFile: filepath.Join(dir, "password")})
-		_ = l.Close()
+		p := place(Controller{Kind: methodIPMI, Address: freeport.Addr(t).String(), Username: "root",
+			PasswordFile: filepath.Join(dir, "password")})
 		if a := lookAt(t, p, true); a.Finding != controller.Silent {
 			t.Errorf("%+v: want silence", a)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/controller"
 	"github.com/lofamo/lofamo/internal/executor/process/powertest"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -240,13 +241,8 @@ func hijack(w http.ResponseWriter, s string) {
 // TestSilentRedfishIsNotOff: no listener, and answers that never come or end, are silence: never "off", and never longer than the timeout.
 func TestSilentRedfishIsNotOff(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	gone := controllerAt(powertest.New(t))
-	gone.Address = "https://" + l.Addr().String()
-	_ = l.Close()
+	gone.Address = "https://" + freeport.Addr(t).String()
 	if a := lookAt(t, place(gone), true); a.Finding != controller.Silent || !strings.Contains(a.Detail, "refused") {
 		t.Errorf("no listener: %+v", a)
 	}

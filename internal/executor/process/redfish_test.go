@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/process/powertest"
 	"github.com/lofamo/lofamo/internal/testing/deadline"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -162,9 +163,8 @@ func TestPasswordIsNotSentAfterRedirect(t *testing.T) {
 
 // TestUnreachableExecutorIsUnchanged: a request that was never sent has changed nothing.
 func TestUnreachableExecutorIsUnchanged(t *testing.T) {
-	e := powertest.New(t)
-	b := bmcAt(e)
-	e.Close()
+	b := bmcAt(powertest.New(t))
+	b.Address = "https://" + freeport.Addr(t).String()
 	wantPower(t, onePower(t, b).Do(t.Context(), powerJob(methodRedfish)), response.Unchanged, "refused")
 }
 

@@ -29,7 +29,8 @@ func IP() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>16&0x3f), byte(pid >> 8), byte(pid)})
 }
 
-// Addr returns an address with a free UDP and TCP port.
+// Addr returns an address with a free UDP and TCP port. Until the test, or a process that it starts, uses the address, the kernel refuses
+// all its connections and datagrams.
 func Addr(t testing.TB) netip.AddrPort {
 	t.Helper()
 	addr, err := Find()
@@ -68,12 +69,12 @@ func free(addr netip.AddrPort) bool {
 	forkOnce()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	l, err := net.Listen("tcp4", addr.String())
+	l, err := net.Listen("tcp", addr.String())
 	if err != nil {
 		return false
 	}
 	defer func() { _ = l.Close() }()
-	u, err := net.ListenPacket("udp4", addr.String())
+	u, err := net.ListenPacket("udp", addr.String())
 	if err != nil {
 		return false
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -44,32 +45,31 @@ func next[T any](t *testing.T, ch <-chan T) (got T) {
 	return got
 }
 
-// closedPort is an address without a listener.
-func closedPort(t *testing.T, host string) netip.AddrPort {
+// closedPort returns an address that no socket uses.
+func closedPort(t *testing.T, ip netip.Addr) netip.AddrPort {
 	t.Helper()
-	s, err := Listen(host+":0", Options{})
+	addr, err := freeport.FindAt(ip)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = s.Close() }()
-	return s.LocalAddr()
+	return addr
 }
 
 func TestClosedPortIsReported(t *testing.T) {
 	b, atB := start(t)
 	for _, addr := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
-			host, local := "127.0.0.1", b.LocalAddr()
+			ip, local := freeport.IP(), b.LocalAddr()
 			if addr == "[::1]:0" {
 				six, err := net.ListenPacket("udp", addr)
 				if err != nil {
 					t.Skipf("SKIPPED %s: no IPv6 here: %v", t.Name(), err)
 				}
 				_ = six.Close()
-				host = "[::1]"
+				ip = netip.IPv6Loopback()
 			}
 			a, _, errs := startTelling(t, addr, "")
-			one, two := closedPort(t, host), closedPort(t, host)
+			one, two := closedPort(t, ip), closedPort(t, ip)
 			for _, to := range []netip.AddrPort{one, two} {
 				if err := a.Send(to, []byte("anybody?")); err != nil {
 					t.Error(err)
@@ -78,7 +78,7 @@ func TestClosedPortIsReported(t *testing.T) {
 					t.Errorf("told of %s: %v; want %s refused", e.to, e.err, to)
 				}
 			}
-			if host != "127.0.0.1" {
+			if ip.Is6() {
 				return
 			}
 			// A refusal is no fault of the next datagram, to any address.
@@ -102,7 +102,7 @@ func TestClosedPortIsReported(t *testing.T) {
 func TestErrorsAreRateLimited(t *testing.T) {
 	a, atA, errs := startTelling(t, "127.0.0.1:0", "")
 	b, _ := start(t)
-	gone := closedPort(t, "127.0.0.1")
+	gone := freeport.Addr(t)
 	const storm = 5000
 	for i := range storm {
 		if err := a.Send(gone, []byte("anybody?")); err != nil {
@@ -121,7 +121,7 @@ func TestErrorsAreRateLimited(t *testing.T) {
 		t.Errorf("%+v: want most not told", s)
 	}
 	// Another destination has its word.
-	other := closedPort(t, "127.0.0.1")
+	other := freeport.Addr(t)
 	if err := a.Send(other, []byte("anybody?")); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestErrorsAreRateLimited(t *testing.T) {
 func TestBlockedSocketReportsNoErrors(t *testing.T) {
 	a, atA, errs := startTelling(t, "127.0.0.1:0", "")
 	a.Block(true)
-	if err := a.cur.Load().send(closedPort(t, "127.0.0.1"), 0, []byte("past the block")); err != nil {
+	if err := a.cur.Load().send(freeport.Addr(t), 0, []byte("past the block")); err != nil {
 		t.Fatal(err)
 	}
 	b, _ := start(t)

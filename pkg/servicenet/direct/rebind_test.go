@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -59,7 +60,7 @@ func TestRebindKeepsPort(t *testing.T) {
 
 func TestRebindWhileSending(t *testing.T) {
 	a, _ := start(t)
-	b := closedPort(t, "127.0.0.1")
+	b := freeport.Addr(t)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {

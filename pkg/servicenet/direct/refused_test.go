@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // refusal is a call of OnRefused.
@@ -33,18 +35,18 @@ func startRefusing(t *testing.T, addr string, known bool) (*Socket, <-chan datag
 func TestRefusedDatagramIsQuoted(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
-			host := "127.0.0.1"
+			ip := freeport.IP()
 			if addr == "[::1]:0" {
 				six, err := net.ListenPacket("udp", addr)
 				if err != nil {
 					t.Skipf("SKIPPED %s: no IPv6 here: %v", t.Name(), err)
 				}
 				_ = six.Close()
-				host = "[::1]"
+				ip = netip.IPv6Loopback()
 			}
 			a, _, refusals := startRefusing(t, addr, true)
 			for i, size := range []int{1, 20, QuoteSize, QuoteSize + 1, 1200} {
-				to, b := closedPort(t, host), bytes.Repeat([]byte{byte(i + 1)}, size)
+				to, b := closedPort(t, ip), bytes.Repeat([]byte{byte(i + 1)}, size)
 				if err := a.Send(to, b); err != nil {
 					t.Fatal(err)
 				}
@@ -62,7 +64,7 @@ func TestRefusedDatagramIsQuoted(t *testing.T) {
 func TestStrangeErrorsCostNoDatagram(t *testing.T) {
 	a, atA, refusals := startRefusing(t, "127.0.0.1:0", false)
 	b, _ := start(t)
-	gone := closedPort(t, "127.0.0.1")
+	gone := freeport.Addr(t)
 	const storm = 20 * strangeBurst
 	begun := time.Now()
 	for i := range storm {

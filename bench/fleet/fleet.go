@@ -30,6 +30,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -255,14 +256,14 @@ func (f *Fleet) configure(context.Context) error {
 
 // plan gives the replicas of a unit their addresses and certificates.
 func (f *Fleet) plan(u unit) error {
-	ports, err := freePorts(6 * f.cfg.Replicas)
+	addresses, err := freeAddresses(6 * f.cfg.Replicas)
 	if err != nil {
 		return err
 	}
 	next := func() string {
-		p := ports[0]
-		ports = ports[1:]
-		return p
+		a := addresses[0]
+		addresses = addresses[1:]
+		return a
 	}
 	var members []string
 	var replicas []config.ReplicaEntry
@@ -282,8 +283,8 @@ func (f *Fleet) plan(u unit) error {
 		c.DataDir = f.path(id)
 		c.TLS = config.SupervisorTLS{CA: f.path("ca.pem"), Cert: f.path(id + ".pem"), Key: f.path(id + ".key")}
 		c.Log.Level = "warn"
-		if err := f.ca.IssueTo(c.TLS.Cert, c.TLS.Key, pki.SupervisorIdentity(clusterName, id), []net.IP{net.IPv4(127, 0, 0, 1)},
-			nil); err != nil {
+		if err := f.ca.IssueTo(c.TLS.Cert, c.TLS.Key, pki.SupervisorIdentity(clusterName, id),
+			[]net.IP{freeport.IP().AsSlice(), net.IPv4(127, 0, 0, 1)}, nil); err != nil {
 			return err
 		}
 		members = append(members, id+"="+c.Etcd.PeerURL)
@@ -298,15 +299,14 @@ func (f *Fleet) plan(u unit) error {
 	return nil
 }
 
-// freePorts finds free TCP ports of 127.0.0.1; each is held until all are found.
-func freePorts(n int) (out []string, err error) {
+// freeAddresses finds addresses with free ports, which no other process takes before the replicas listen there.
+func freeAddresses(n int) (out []string, err error) {
 	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		addr, err := freeport.Find()
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = ln.Close() }()
-		out = append(out, ln.Addr().String())
+		out = append(out, addr.String())
 	}
 	return out, nil
 }

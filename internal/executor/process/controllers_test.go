@@ -32,7 +32,7 @@ func witnessing(t *testing.T, all ...*powertest.Emulator) *processtest.Fixture {
 	t.Helper()
 	f := processtest.New(t)
 	c := &f.Config.Controllers
-	c.Nodes, c.Timeout = map[fault.NodeID]process.Controller{}, config.Duration(time.Second)
+	c.Nodes, c.Timeout = map[fault.NodeID]process.Controller{}, config.Duration(10*time.Second)
 	c.Template = process.Controller{Kind: "redfish", Username: "root", System: powertest.System}
 	for i, e := range all {
 		c.Nodes[fault.NodeID(fmt.Sprint("n", i))] = process.Controller{Address: e.URL, PasswordFile: filepath.Join(e.Dir, "password"),
@@ -45,7 +45,7 @@ func witnessing(t *testing.T, all ...*powertest.Emulator) *processtest.Fixture {
 func read(t *testing.T, x *executor.Remote, suspects []fault.NodeID, fits func(controller.Reading) bool) controller.Reading {
 	t.Helper()
 	var last controller.Batch
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		b, err := x.Controllers(t.Context(), suspects, "", 0)
 		if err != nil {
 			t.Fatal(err)

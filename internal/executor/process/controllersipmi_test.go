@@ -115,7 +115,7 @@ func (s *simulator) until(p *controllerPlace, full bool, what string, fits func(
 	s.t.Helper()
 	var a controller.Answer
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if a = lookAt(s.t, p, full); fits(a) {
+		if a = lookWithin(s.t, p, full, silence); fits(a) {
 			return a
 		}
 	}
@@ -155,7 +155,7 @@ func TestIPMIWitnessReadsPowerLogAndSensors(t *testing.T) {
 	wrong := s.controller()
 	wrong.PasswordFile = filepath.Join(s.dir, "wrong")
 	s.write("wrong", "hobbes\n", 0o600)
-	if a := lookAt(t, place(wrong), true); a.Finding.Plain() || a.Detail == "" {
+	if a := lookWithin(t, place(wrong), true, silence); a.Finding.Plain() || a.Detail == "" {
 		t.Errorf("with a wrong password: %+v: want an error or silence", a)
 	}
 }
@@ -241,7 +241,7 @@ func TestSilentIPMIIsNotOff(t *testing.T) {
 				}
 			}()
 			p := place(Controller{Kind: methodIPMI, Address: l.LocalAddr().String(), Username: "root", PasswordFile: filepath.Join(dir, "password")})
-			if a := lookAt(t, p, true); a.Finding.Plain() || a.Finding == 0 || a.Detail == "" {
+			if a := lookWithin(t, p, true, silence); a.Finding.Plain() || a.Finding == 0 || a.Detail == "" {
 				t.Errorf("%+v: want silence or an error", a)
 			}
 			wantDisconnected(t, l.LocalAddr().String())
@@ -251,7 +251,7 @@ func TestSilentIPMIIsNotOff(t *testing.T) {
 		t.Parallel()
 		p := place(Controller{Kind: methodIPMI, Address: freeport.Addr(t).String(), Username: "root",
 			PasswordFile: filepath.Join(dir, "password")})
-		if a := lookAt(t, p, true); a.Finding != controller.Silent {
+		if a := lookWithin(t, p, true, silence); a.Finding != controller.Silent {
 			t.Errorf("%+v: want silence", a)
 		}
 	})

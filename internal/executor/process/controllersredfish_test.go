@@ -31,14 +31,23 @@ func controllerAt(e *powertest.Emulator) Controller {
 		PasswordFile: filepath.Join(e.Dir, "password"), CAFile: filepath.Join(e.Dir, "ca.pem")}
 }
 
-// lookAt makes one look as the process does, within a second.
+// lookAt makes one look as the process does. Its time limit is far longer than even a busy machine needs.
 func lookAt(t *testing.T, p *controllerPlace, full bool) controller.Answer {
+	t.Helper()
+	return lookWithin(t, p, full, time.Minute)
+}
+
+// silence is the time limit of a look at a controller that may never answer.
+const silence = 5 * time.Second
+
+// lookWithin is lookAt with another time limit.
+func lookWithin(t *testing.T, p *controllerPlace, full bool, limit time.Duration) controller.Answer {
 	t.Helper()
 	w, err := newWitness(ControllersConfig{Nodes: map[fault.NodeID]Controller{"n1": p.Controller}}, time.Now(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.timeout = 5 * time.Second
+	w.timeout = limit
 	w.nodes["n1"] = p
 	return w.read(t.Context(), controller.Ask{Node: "n1", Full: full})
 }

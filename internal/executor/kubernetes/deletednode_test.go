@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -80,12 +81,12 @@ func TestUndoOfRemediationOfDeletedNode(t *testing.T) {
 		stands("although its node has the mark")
 		admin(t, http.MethodDelete, "/api/v1/nodes/"+name, "", "")
 		for _, fails := range []string{"/api/v1/nodes", r.path(r.kind)} {
+			var failed atomic.Int32
 			failing := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
-				return failingLists{next, fails, http.StatusInternalServerError}
+				return failingLists{next, fails, http.StatusInternalServerError, &failed}
 			})
-			short := undo(j)
-			short.Timeout = time.Second
-			want(t, failing.Do(t.Context(), short), response.Unchanged, "the database is gone")
+			ctx := deadline.When(t, func() bool { return failed.Load() > 1 })
+			want(t, failing.Do(ctx, undo(j)), response.Unchanged, "the database is gone")
 			stands("after a failed lookup")
 		}
 		if replaced {
@@ -116,7 +117,9 @@ func TestUndoOfRemediationOfDeletedNode(t *testing.T) {
 		}
 		// A role of an earlier version may not list them; or the remediator has left with all its objects.
 		for _, code := range []int{http.StatusForbidden, http.StatusNotFound} {
-			failing := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper { return failingLists{next, r.path(r.kind), code} })
+			failing := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+				return failingLists{next, r.path(r.kind), code, new(atomic.Int32)}
+			})
 			failing.c.timeout = time.Second
 			do(t, failing, undo(undo(undo(j))))
 		}
@@ -128,10 +131,12 @@ type failingLists struct {
 	next http.RoundTripper
 	path string
 	code int
+	done *atomic.Int32 // counts them
 }
 
 func (f failingLists) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet && r.URL.Path == f.path && !r.URL.Query().Has("labelSelector") {
+		f.done.Add(1)
 		reason := map[int]string{http.StatusForbidden: "Forbidden", http.StatusNotFound: "NotFound"}[f.code]
 		return jsonAnswer(f.code, asBody(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
 			"reason": reason, "code": f.code, "message": "the database is gone"})), nil

@@ -326,11 +326,11 @@ func TestUndoWaitsForALateRemediation(t *testing.T) {
 
 	// The same if the node was deleted meanwhile.
 	admin(t, http.MethodDelete, "/api/v1/nodes/"+node, "", "")
-	server := cluster(t).Admin
-	time.AfterFunc(300*time.Millisecond, func() { _, _ = server.Do(http.MethodPost, r.path(r.kind), "", []byte(late)) })
-	e.c.timeout = time.Second
-	want(t, e.Do(t.Context(), undo(undo(j))), response.Succeeded, "nothing is left to put back")
-	time.Sleep(500 * time.Millisecond)
+	e.c.timeout = 5 * time.Second // which the undo waits: even on a busy machine the object appears sooner
+	result = begun(t.Context(), t, e, undo(undo(j)))
+	eventually(t, func() bool { _, ok := e.absent.Load(key); return ok }, "the undo finds no object of the deleted node")
+	r.do(http.MethodPost, r.path(r.kind), "", late)
+	want(t, result(), response.Succeeded, "nothing is left to put back")
 	if _, there := r.object(node); there {
 		t.Error("the object of a deleted node has appeared, and stays")
 	}

@@ -98,7 +98,7 @@ func (r *record) works() bool {
 // oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end
 // that is not heard learns this from the other end's frames. If it has not confirmed the failure LinkSettle after the
 // accusation became known, its next report contradicts it. Until then the link stays unchanged and n is checked again.
-// An overdue report contradicts nothing, nor does one of a node that a quorum accuses.
+// An overdue report contradicts nothing until it arrives, nor does one of a node that a quorum accuses.
 func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
 	accused, accusation, word := p, own, far
 	if own == nil || own.state != fault.Failed {
@@ -109,9 +109,7 @@ func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by f
 	}
 	due := fault.Later(accusation.since, word.since).Add(m.cfg.LinkSettle)
 	if word.said.Before(due) {
-		if now.Before(due.Add(m.overdue())) {
-			n.wakeAt(fault.Later(due, now.Add(m.cfg.DigestPeriod/10)), now)
-		}
+		n.wakeAt(fault.Later(due, now.Add(m.cfg.DigestPeriod/10)), now) // an overdue report still contradicts when it arrives
 		end := accusation.since.Add(m.cfg.LinkSettle + m.overdue())
 		n.wakeAt(end, now)
 		return finding{keep: true}, now.Before(end)

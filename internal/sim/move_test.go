@@ -35,6 +35,14 @@ func TestJoinersNeighbourReportsItsServiceNetwork(t *testing.T) {
 	}
 }
 
+// TestFloodDoesNotReturnWhenLinksMove: a node holds a message, and its links lead to other nodes before it forwards the message. Then it
+// must not send the message back, which its neighbour would report as a fault.
+func TestFloodDoesNotReturnWhenLinksMove(t *testing.T) {
+	if err := NewMovingPlan(942).Run(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Nodes move to other places, and leaders, nodes and their neighbours die meanwhile: supervisors accuse no healthy node, name every
 // death, and everything is NORMAL at the end.
 func TestNodesMoveToOtherPlaces(t *testing.T) {

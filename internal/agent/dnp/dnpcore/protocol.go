@@ -65,15 +65,15 @@ func (m *Machine) checkHop(now time.Time, l *link, epoch fault.Epoch, hd torus.H
 
 // lawful checks a message from a neighbour, and reports whether it is possible. Impossible messages are dropped.
 func (m *Machine) lawful(now time.Time, from *link, msg *halfcore.Relay) bool {
-	switch n := len(msg.Hops); {
+	before, recorded := msg.Previous()
+	switch {
 	case msg.Made == 0 || msg.Made > msg.Limit:
 		m.breaks(now, from, halfcore.RuleHops, 1)
 	case msg.Kind != halfcore.RelayUp && m.cfg.Topo.Dims.Vacant(msg.Dst): // a node there has left, or has just joined
 	case msg.Kind != halfcore.RelayUp && !m.cfg.Topo.Dims.Contains(msg.Dst) && m.mayGrow(msg.Dst): // the neighbour knows of it first
 	case msg.Kind != halfcore.RelayUp && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.breaks(now, from, halfcore.RuleOutside, 1)
-	case msg.Kind == halfcore.RelayUp && n >= 2 && n < halfcore.MaxRelayRecorded && msg.Hops[n-1].Coord == from.dst &&
-		msg.Hops[n-2].Coord == m.cfg.Topo.Coord:
+	case msg.Kind == halfcore.RelayUp && recorded && before == m.cfg.Topo.Coord && msg.Hops[len(msg.Hops)-1].Coord == from.dst:
 		// No node floods a message back to its previous station; routed messages may return, if no other link is
 		// functional.
 		m.breaks(now, from, halfcore.RuleBack, 1)

@@ -341,9 +341,10 @@ func (m *Machine) flood(now time.Time, i int, msg halfcore.Relay, from *link) {
 	}
 	msg.Made++
 	sent := 0
+	before, recorded := msg.Previous() // the link that the message came by may lead to another node now
 	for _, usable := range []bool{true, false} {
 		for _, n := range m.cfg.Topo.Neighbours {
-			if from != nil && n.Coord == from.dst {
+			if from != nil && n.Coord == from.dst || recorded && n.Coord == before {
 				continue
 			}
 			if l := m.linkTo(n, usable); l != nil && mayTake(l, &msg, msg.Made) {

@@ -139,6 +139,16 @@ func (m Relay) AddHop(h RelayHop) Relay {
 	return m
 }
 
+// Previous returns the last recorded station but one: where m came from, once its present station is recorded. It returns false if m
+// does not record that.
+func (m *Relay) Previous() (grid.Coord, bool) {
+	n := len(m.Hops)
+	if n < 2 || n >= MaxRelayRecorded {
+		return grid.Coord{}, false
+	}
+	return m.Hops[n-2].Coord, true
+}
+
 // RelayRoomDown returns the maximum length of an envelope for a payload, in a message without recorded hops, such as a Down
 // message.
 func RelayRoomDown(payload int) int { return min(MaxRelayEnvelope, payload-relayHeaderSize) }

@@ -159,6 +159,11 @@ func (w *World) watchMoves() {
 	}
 }
 
+// lacksService reports whether a change says of the node, rightly, that its service network does not work.
+func (n *node) lacksService(c awareness.Change) bool {
+	return c.Component == fault.ComponentServiceNetwork && !n.service.sure()
+}
+
 // wronglyMoved returns the error in a change about a node that joins or leaves, or about a link that leads to another
 // node. A node without a place has no faults. Before the first report of a joiner, neither it nor a link to it is FAILED. Its neighbours
 // may report what it says of its service network. For some time, silence on a link that leads to another node is no fault of the link.
@@ -175,9 +180,8 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 		overdue := !n.place.transfer.since.IsZero() && !n.place.transfer.moves(w.now)
 		return n.place.joins && (n.place.first.IsZero() || !t.witness.heard[n.id()]) && !overdue
 	}
-	told := c.Component == fault.ComponentServiceNetwork && !n.service.sure()
 	d, link := c.Component.LinkDirection()
-	if unheard(n) && (!link || !ofPeer(c.Cause)) && !told {
+	if unheard(n) && (!link || !ofPeer(c.Cause)) && !n.lacksService(c) {
 		return "it joins, has not reported yet, and is called FAILED"
 	}
 	if !link || !slices.Contains(n.topo.Links, d) {

@@ -28,10 +28,26 @@ func TestJoinsAndLeaves(t *testing.T) {
 	eachStory(t, 60, playMoves)
 }
 
-// TestJoinersNeighbourReportsItsServiceNetwork: a joiner loses its service network before its first report, and its neighbour says so.
-func TestJoinersNeighbourReportsItsServiceNetwork(t *testing.T) {
-	if err := NewMovingPlan(201).Run(); err != nil {
-		t.Error(err)
+// Joiners, and nodes that move, have real faults before their first report, and neighbours report them.
+func TestFaultsBeforeTheFirstReport(t *testing.T) {
+	for name, p := range map[string]Plan{
+		"the service network of a joiner":      NewMovingPlan(201),
+		"a sensor of a joiner":                 NewTransferPlan(62),
+		"the DNP half of a node that moves":    NewTransferPlan(262),
+		"the DNP half of another, preset fast": NewTransferPlan(207),
+	} {
+		if err := p.Run(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLeaderRestoresNodesOnTheirWay: the leader ends between the change of the topology and its first commit of the moved nodes.
+func TestLeaderRestoresNodesOnTheirWay(t *testing.T) {
+	for _, seed := range []uint64{64, 128, 268} {
+		if err := NewTransferPlan(seed).Run(); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
 	}
 }
 
@@ -40,6 +56,16 @@ func TestJoinersNeighbourReportsItsServiceNetwork(t *testing.T) {
 func TestFloodDoesNotReturnWhenLinksMove(t *testing.T) {
 	if err := NewMovingPlan(942).Run(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDeathAfterMoveIsNamedInTime: the neighbours of a node move while the leader still waits for its links, and then it dies. The leader
+// names the death as soon as it has waited long enough.
+func TestDeathAfterMoveIsNamedInTime(t *testing.T) {
+	for _, seed := range []uint64{189, 251} {
+		if err := NewTransferPlan(seed).Run(); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
 	}
 }
 

@@ -159,14 +159,28 @@ func (w *World) watchMoves() {
 	}
 }
 
-// lacksService reports whether a change says of the node, rightly, that its service network does not work.
-func (n *node) lacksService(c awareness.Change) bool {
-	return c.Component == fault.ComponentServiceNetwork && !n.service.sure()
+// really reports whether a part of the node does not work: its service network, what a sensor measures, or one half while the other runs.
+func (n *node) really(failed fault.Component) bool {
+	switch failed {
+	case fault.ComponentServiceNetwork:
+		return !n.service.sure()
+	case fault.ComponentHost, fault.ComponentDNP:
+		onItsWay := n.place.transfer.away && n.place.transfer.sent
+		return !onItsWay && n.host.up() != n.dnp.up() && n.host.up() == (failed == fault.ComponentDNP)
+	default:
+		return n.sensors[failed].state == fault.Failed
+	}
 }
 
-// wronglyMoved returns the error in a change about a node that joins or leaves, or about a link that leads to another
-// node. A node without a place has no faults. Before the first report of a joiner, neither it nor a link to it is FAILED. Its neighbours
-// may report what it says of its service network. For some time, silence on a link that leads to another node is no fault of the link.
+// unheard reports whether a leader still waits for the first report of a node that joins.
+func (w *World) unheard(t *term, n *node) bool {
+	overdue := !n.place.transfer.since.IsZero() && !n.place.transfer.moves(w.now)
+	return n.place.joins && (n.place.first.IsZero() || !t.witness.heard[n.id()]) && !overdue
+}
+
+// wronglyMoved returns the error in a change about a node that joins or leaves, or about a link that leads to another node. A node without
+// a place has no faults. Before the first report of a joiner, neither it nor a link to it is FAILED, unless a part of it really does not
+// work: its neighbours may report what it says. For some time, silence on a link that leads to another node is no fault of the link.
 func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	switch {
 	case n.place == nil || c.From == c.To:
@@ -176,19 +190,15 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	case c.To != fault.Failed:
 		return ""
 	}
-	unheard := func(n *node) bool {
-		overdue := !n.place.transfer.since.IsZero() && !n.place.transfer.moves(w.now)
-		return n.place.joins && (n.place.first.IsZero() || !t.witness.heard[n.id()]) && !overdue
-	}
 	d, link := c.Component.LinkDirection()
-	if unheard(n) && (!link || !ofPeer(c.Cause)) && !n.lacksService(c) {
+	if w.unheard(t, n) && (!link || !ofPeer(c.Cause)) && !n.really(c.Component) {
 		return "it joins, has not reported yet, and is called FAILED"
 	}
 	if !link || !slices.Contains(n.topo.Links, d) {
 		return ""
 	}
 	p := w.nodes[w.peerRank(n, d)]
-	if unheard(p) {
+	if w.unheard(t, p) && (c.Cause != fault.CauseDNP || !p.really(fault.ComponentDNP)) {
 		return fmt.Sprintf("it leads to %s, which joins and has not reported yet", p.id())
 	}
 	moved := fault.Later(n.place.moved[d.Index()], p.place.moved[d.Opposite().Index()])

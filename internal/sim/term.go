@@ -136,7 +136,8 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 			return nil, err
 		}
 		if e.Status.Coord != n.topo.Coord { // as in engine: the leader before ended before it stored the node at its new place
-			e.Status = awareness.AtNewPlace(awareness.NodeStatus{ID: n.id(), Coord: n.topo.Coord, State: fault.Unknown}, e.Status)
+			e.Status = awareness.AtNewPlace(awareness.NodeStatus{ID: n.id(), Coord: n.topo.Coord, State: fault.Unknown,
+				Cause: fault.CauseNone}, e.Status)
 			t.open.touched[n.id()] = true
 		}
 		saved = append(saved, e.Status)

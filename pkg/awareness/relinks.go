@@ -46,8 +46,10 @@ type relinks struct {
 	// the wait for the new life; zero: the node has not moved. See moving.
 	former      [2]fault.Epoch
 	formerUntil time.Time
-	// joined is when a joiner that was heard counts like any other node, however often its links change later.
+	// joined is when a joiner that was heard counts like any other node, however often its links change later. counts reports that
+	// this time has come, and that the node and its neighbours were looked at again.
 	joined time.Time
+	counts bool
 }
 
 // waits reports whether any end of the node waits.
@@ -199,6 +201,7 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 		}
 		m.meet(n, r, now)
 	}
+	m.countJoined(n, r, now)
 	for _, d := range grid.Directions() {
 		t := &r.until[d.Index()]
 		p := n.peers[d.Index()]
@@ -237,6 +240,18 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 	}
 	if !r.waits(now) && !m.expects(n) {
 		delete(m.rewired, n)
+		m.touchAround(n)
+	}
+}
+
+// countJoined has a joiner and its neighbours looked at again when the joiner begins to count like any other node.
+func (m *Machine) countJoined(n *node, r *relinks, now time.Time) {
+	switch {
+	case r.joined.IsZero() || r.counts:
+	case now.Before(r.joined):
+		n.wakeAt(r.joined, now)
+	default:
+		r.counts = true
 		m.touchAround(n)
 	}
 }

@@ -105,11 +105,16 @@ func (s *series) sample(ctx context.Context, l *lab.Lab, rnd *rand.Rand) error {
 		return fmt.Errorf("%s of %s: %w", s.component, node.ID, err)
 	}
 	s.add(time.Duration(seen.At-at), seen)
+	mark = l.Mark()
 	if err := l.Cluster.Undo(ctx, string(node.ID), s.fault); err != nil {
 		return err
 	}
 	settling, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	// A node is NORMAL while one of its links is SICK, and the next sample may be of the same link.
+	if _, err := l.Wait(settling, mark, lab.Becomes(string(node.ID), s.component, lofamov1.State_NORMAL)); err != nil {
+		return fmt.Errorf("%s of %s, after the end of the fault: %w", s.component, node.ID, err)
+	}
 	return l.Settle(settling)
 }
 

@@ -299,7 +299,7 @@ func (f *Fleet) plan(u unit) error {
 	return nil
 }
 
-// freeAddresses finds addresses with free ports, which no other process takes before the replicas listen there.
+// freeAddresses returns n free addresses for the replicas. No other process takes them, because their IP address belongs to this process.
 func freeAddresses(n int) (out []string, err error) {
 	for range n {
 		addr, err := freeport.Find()

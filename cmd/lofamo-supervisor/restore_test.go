@@ -152,7 +152,7 @@ func TestRestoredSnapshotKeepsLaterReportsAndTokens(t *testing.T) {
 		t.Errorf("a watch from before: %v", err)
 	}
 	// A copy of a report acknowledged after the snapshot counts as new, and the next digest restores the present
-	// state. A single digest could be too old before a busy machine reads the map.
+	// state. On a busy machine a digest may expire before the test reads the map, so the test repeats it.
 	a.Deliver(t, since, lateBytes, c.Configs[leader].Report)
 	supervisortest.Eventually(t, "what holds to be in the map", func() bool {
 		_, b := a.Report(t, fault.HalfHost, true, fault.Observation{Component: fault.ComponentPower, State: fault.Sick, Kind: fault.KindSelf},

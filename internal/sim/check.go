@@ -184,10 +184,12 @@ func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 	if g.State != fault.Failed || g.Kind == awareness.GroupPartition || w.now.Sub(w.truth.mended) < settling {
 		return ""
 	}
-	// The members of the standing fault get no new verdict: one that is back may not have been heard yet.
-	standing := w.store.groups[g.ID].GetMembers()
-	added := slices.DeleteFunc(slices.Clone(g.Members), func(id fault.NodeID) bool { return slices.Contains(standing, string(id)) })
-	return w.spared(added, g.Cause)
+	members := g.Members
+	if old := w.store.groups[g.ID]; fault.State(old.GetState()) == g.State && fault.Cause(old.GetCause()) == g.Cause {
+		// Standing members get no new verdict: a member that is back may not have been heard yet.
+		members = slices.DeleteFunc(slices.Clone(members), func(id fault.NodeID) bool { return slices.Contains(old.GetMembers(), string(id)) })
+	}
+	return w.spared(members, g.Cause)
 }
 
 // spared names a member of a group fault without the fault, as far as any leader can tell; "": none.

@@ -28,7 +28,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 	eachStory(t, 60, playMoves)
 }
 
-// Joiners, and nodes that move, have real faults before their first report, and neighbours report them.
+// TestFaultsBeforeTheFirstReport: joiners and moving nodes have real faults before their first report. Verdicts on these faults are not false.
 func TestFaultsBeforeTheFirstReport(t *testing.T) {
 	for name, p := range map[string]Plan{
 		"the service network of a joiner":      NewMovingPlan(201),
@@ -42,7 +42,8 @@ func TestFaultsBeforeTheFirstReport(t *testing.T) {
 	}
 }
 
-// TestLeaderRestoresNodesOnTheirWay: the leader ends between the change of the topology and its first commit of the moved nodes.
+// TestLeaderRestoresNodesOnTheirWay: the leader ends between the change of the topology and its first commit of the moved nodes. The next
+// leader's changes start from UNKNOWN without a cause, as in the committed map.
 func TestLeaderRestoresNodesOnTheirWay(t *testing.T) {
 	for _, seed := range []uint64{64, 128, 268} {
 		if err := NewTransferPlan(seed).Run(); err != nil {
@@ -51,8 +52,8 @@ func TestLeaderRestoresNodesOnTheirWay(t *testing.T) {
 	}
 }
 
-// TestFloodDoesNotReturnWhenLinksMove: a node holds a message, and its links lead to other nodes before it forwards the message. Then it
-// must not send the message back, which its neighbour would report as a fault.
+// TestFloodDoesNotReturnWhenLinksMove: a node's links lead to other nodes before it forwards a message that it holds. It must not send the
+// message back, because the receiver would count a breach of the protocol.
 func TestFloodDoesNotReturnWhenLinksMove(t *testing.T) {
 	if err := NewMovingPlan(942).Run(); err != nil {
 		t.Error(err)

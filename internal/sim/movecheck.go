@@ -159,16 +159,17 @@ func (w *World) watchMoves() {
 	}
 }
 
-// really reports whether a part of the node does not work: its service network, what a sensor measures, or one half while the other runs.
-func (n *node) really(failed fault.Component) bool {
-	switch failed {
+// broken reports whether a part of the node does not work: its service network, a part that a sensor measures, or one half while the other
+// runs.
+func (n *node) broken(part fault.Component) bool {
+	switch part {
 	case fault.ComponentServiceNetwork:
-		return !n.service.sure()
+		return n.service.gone() || n.service.deaf || n.service.mute || n.service.lose > 0 || n.service.corrupt > 0
 	case fault.ComponentHost, fault.ComponentDNP:
 		onItsWay := n.place.transfer.away && n.place.transfer.sent
-		return !onItsWay && n.host.up() != n.dnp.up() && n.host.up() == (failed == fault.ComponentDNP)
+		return !onItsWay && n.host.up() != n.dnp.up() && n.host.up() == (part == fault.ComponentDNP)
 	default:
-		return n.sensors[failed].state == fault.Failed
+		return n.sensors[part].state == fault.Failed
 	}
 }
 
@@ -179,8 +180,8 @@ func (w *World) unheard(t *term, n *node) bool {
 }
 
 // wronglyMoved returns the error in a change about a node that joins or leaves, or about a link that leads to another node. A node without
-// a place has no faults. Before the first report of a joiner, neither it nor a link to it is FAILED, unless a part of it really does not
-// work: its neighbours may report what it says. For some time, silence on a link that leads to another node is no fault of the link.
+// a place has no faults. Before the first report of a joiner, neither it nor a link to it is FAILED, unless the part is broken: its
+// neighbours may forward reports of that. For some time, silence on a link that leads to another node is no fault of the link.
 func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	switch {
 	case n.place == nil || c.From == c.To:
@@ -191,14 +192,14 @@ func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 		return ""
 	}
 	d, link := c.Component.LinkDirection()
-	if w.unheard(t, n) && (!link || !ofPeer(c.Cause)) && !n.really(c.Component) {
+	if w.unheard(t, n) && (!link || !ofPeer(c.Cause)) && !n.broken(c.Component) {
 		return "it joins, has not reported yet, and is called FAILED"
 	}
 	if !link || !slices.Contains(n.topo.Links, d) {
 		return ""
 	}
 	p := w.nodes[w.peerRank(n, d)]
-	if w.unheard(t, p) && (c.Cause != fault.CauseDNP || !p.really(fault.ComponentDNP)) {
+	if w.unheard(t, p) && (c.Cause != fault.CauseDNP || !p.broken(fault.ComponentDNP)) {
 		return fmt.Sprintf("it leads to %s, which joins and has not reported yet", p.id())
 	}
 	moved := fault.Later(n.place.moved[d.Index()], p.place.moved[d.Opposite().Index()])

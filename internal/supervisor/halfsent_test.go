@@ -83,7 +83,7 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 				}
 				t.Logf("from %s: %d of %d honest requests failed, the slowest took %v", from, failed, asked, worst.Round(time.Millisecond))
 				if failed*100 > max(asked, 200) { // a slow machine may ask fewer
-					t.Errorf("from %s: %d of %d honest requests failed: want at most 1 %%", from, failed, asked)
+					t.Errorf("from %s: %d of %d honest requests failed: want at most 1 %% of at least 200", from, failed, asked)
 				}
 			}
 		})

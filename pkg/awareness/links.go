@@ -109,7 +109,7 @@ func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by f
 	}
 	due := fault.Later(accusation.since, word.since).Add(m.cfg.LinkSettle)
 	if word.said.Before(due) {
-		n.wakeAt(fault.Later(due, now.Add(m.cfg.DigestPeriod/10)), now) // an overdue report still contradicts when it arrives
+		n.wakeAt(fault.Later(due, now.Add(m.cfg.DigestPeriod/10)), now) // until the report arrives, which does not touch n, or the word expires
 		end := accusation.since.Add(m.cfg.LinkSettle + m.overdue())
 		n.wakeAt(end, now)
 		return finding{keep: true}, now.Before(end)

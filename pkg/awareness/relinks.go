@@ -46,10 +46,9 @@ type relinks struct {
 	// the wait for the new life; zero: the node has not moved. See moving.
 	former      [2]fault.Epoch
 	formerUntil time.Time
-	// joined is when a joiner that was heard counts like any other node, however often its links change later. counts reports that
-	// this time has come, and that the node and its neighbours were looked at again.
+	// joined is when a joiner that was heard begins to count like any other node, even if its links change later. Zero: it was not heard
+	// yet, or the time has come.
 	joined time.Time
-	counts bool
 }
 
 // waits reports whether any end of the node waits.
@@ -244,14 +243,14 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 	}
 }
 
-// countJoined has a joiner and its neighbours looked at again when the joiner begins to count like any other node.
+// countJoined looks at a joiner and its neighbours again once the joiner counts like any other node.
 func (m *Machine) countJoined(n *node, r *relinks, now time.Time) {
 	switch {
-	case r.joined.IsZero() || r.counts:
+	case r.joined.IsZero():
 	case now.Before(r.joined):
 		n.wakeAt(r.joined, now)
 	default:
-		r.counts = true
+		r.joined = time.Time{}
 		m.touchAround(n)
 	}
 }

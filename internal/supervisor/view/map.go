@@ -201,7 +201,7 @@ func (m Map) Find(id fault.NodeID) (Entry, bool) {
 	return m.At(rank), true
 }
 
-// Components returns the components of the node of a rank with their states, links last. It is far cheaper than At.
+// Components returns the components of the node of a rank with their states, by component. It is far cheaper than At.
 func (m Map) Components(rank int) iter.Seq2[fault.Component, fault.State] {
 	return func(yield func(fault.Component, fault.State) bool) {
 		p := m.packed(rank)
@@ -213,7 +213,7 @@ func (m Map) Components(rank int) iter.Seq2[fault.Component, fault.State] {
 	}
 }
 
-// Faulty returns the SICK and FAILED ones of Components.
+// Faulty returns the components of the node of a rank that are SICK or FAILED, in the same order.
 func (m Map) Faulty(rank int) iter.Seq2[fault.Component, fault.State] {
 	return func(yield func(fault.Component, fault.State) bool) {
 		for c, s := range m.Components(rank) {

@@ -333,18 +333,21 @@ func (m *Machine) knock(now time.Time, i int, msg halfcore.Relay, from *link) {
 	}
 }
 
-// flood sends a message by working links to all distinct neighbours except the one it came from; if no link works, by
-// any link.
+// flood sends a message by working links to all distinct neighbours except the one it came from, which a message on its way up names
+// itself; if no link works, by any link.
 func (m *Machine) flood(now time.Time, i int, msg halfcore.Relay, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return
 	}
 	msg.Made++
 	sent := 0
-	before, recorded := msg.Previous() // the link that the message came by may lead to another node now
+	before, known := msg.Previous() // the link that the message came by may lead to another node by now
+	if from != nil && (!known || before == m.cfg.Topo.Coord) {
+		before, known = from.dst, true
+	}
 	for _, usable := range []bool{true, false} {
 		for _, n := range m.cfg.Topo.Neighbours {
-			if from != nil && n.Coord == from.dst || recorded && n.Coord == before {
+			if known && n.Coord == before {
 				continue
 			}
 			if l := m.linkTo(n, usable); l != nil && mayTake(l, &msg, msg.Made) {

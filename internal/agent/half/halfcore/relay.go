@@ -139,8 +139,8 @@ func (m Relay) AddHop(h RelayHop) Relay {
 	return m
 }
 
-// Previous returns the last recorded station but one: where m came from, once its present station is recorded. It returns false if m
-// does not record that.
+// Previous returns the station before the last recorded one: the node from which the last one received m. It returns false if m has fewer
+// than two recorded hops, or so many that later ones may not have been recorded.
 func (m *Relay) Previous() (grid.Coord, bool) {
 	n := len(m.Hops)
 	if n < 2 || n >= MaxRelayRecorded {

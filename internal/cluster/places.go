@@ -60,8 +60,8 @@ func (c *Cluster) NodeNow(ctx context.Context, name string) (NodeInfo, error) {
 }
 
 // WithHalves returns the nodes that have halves. These are all nodes with a place, and the nodes that were created with a place and have
-// lost it to a spare. A spare counts as having halves if run.sock is in its state directory. A daemon makes this socket once it runs halves,
-// and removes it when it ends; a killed daemon leaves it behind.
+// lost it to a spare. A spare counts as having halves if run.sock is in its state directory. A daemon makes this socket once it runs
+// halves, and removes it when it ends; a killed daemon leaves it behind.
 func (c *Cluster) WithHalves() []NodeInfo {
 	return slices.DeleteFunc(c.info.All(), func(n NodeInfo) bool { return n.Left || n.Coord == "" && !n.Joined && !n.hasRunSocket() })
 }

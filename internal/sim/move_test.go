@@ -28,7 +28,8 @@ func TestJoinsAndLeaves(t *testing.T) {
 	eachStory(t, 60, playMoves)
 }
 
-// TestFaultsBeforeTheFirstReport: joiners and moving nodes have real faults before their first report. Verdicts on these faults are not false.
+// TestFaultsBeforeTheFirstReport: joiners and moving nodes have real faults before their first report. A verdict on such a fault is not
+// false.
 func TestFaultsBeforeTheFirstReport(t *testing.T) {
 	for name, p := range map[string]Plan{
 		"the service network of a joiner":      NewMovingPlan(201),

@@ -31,52 +31,36 @@ func TestJoinsAndLeaves(t *testing.T) {
 // TestFaultsBeforeTheFirstReport: joiners and moving nodes have real faults before their first report. A verdict on such a fault is not
 // false.
 func TestFaultsBeforeTheFirstReport(t *testing.T) {
-	for name, p := range map[string]Plan{
-		"the service network of a joiner":      NewMovingPlan(201),
-		"a sensor of a joiner":                 NewTransferPlan(62),
-		"the DNP half of a node that moves":    NewTransferPlan(262),
-		"the DNP half of another, preset fast": NewTransferPlan(207),
-	} {
-		if err := p.Run(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
+	t.Run("the service network of a joiner", func(t *testing.T) { playMoves(t, 201) })
+	t.Run("a sensor of a joiner", func(t *testing.T) { playTransfers(t, 62) })
+	t.Run("the DNP half of a node that moves", func(t *testing.T) { playTransfers(t, 262) })
+	t.Run("the DNP half of another, preset fast", func(t *testing.T) { playTransfers(t, 207) })
 }
 
 // TestLeaderRestoresNodesOnTheirWay: the leader ends between the change of the topology and its first commit of the moved nodes. The next
 // leader's changes start from UNKNOWN without a cause, as in the committed map.
 func TestLeaderRestoresNodesOnTheirWay(t *testing.T) {
 	for _, seed := range []uint64{64, 128, 268} {
-		if err := NewTransferPlan(seed).Run(); err != nil {
-			t.Errorf("seed %d: %v", seed, err)
-		}
+		playTransfers(t, seed)
 	}
 }
 
 // TestFloodDoesNotReturnWhenLinksMove: a node's links lead to other nodes before it forwards a message that it holds. It must not send the
 // message back, because the receiver would count a breach of the protocol.
-func TestFloodDoesNotReturnWhenLinksMove(t *testing.T) {
-	if err := NewMovingPlan(942).Run(); err != nil {
-		t.Error(err)
-	}
-}
+func TestFloodDoesNotReturnWhenLinksMove(t *testing.T) { playMoves(t, 942) }
 
 // TestDeathAfterMoveIsNamedInTime: the neighbours of a node move while the leader still waits for its links, and then it dies. The leader
 // names the death as soon as it has waited long enough.
 func TestDeathAfterMoveIsNamedInTime(t *testing.T) {
 	for _, seed := range []uint64{189, 251} {
-		if err := NewTransferPlan(seed).Run(); err != nil {
-			t.Errorf("seed %d: %v", seed, err)
-		}
+		playTransfers(t, seed)
 	}
 }
 
 // Nodes move to other places, and leaders, nodes and their neighbours die meanwhile: supervisors accuse no healthy node, name every
 // death, and everything is NORMAL at the end.
 func TestNodesMoveToOtherPlaces(t *testing.T) {
-	eachStory(t, 30, func(t *testing.T, seed uint64) {
-		playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces/^%d$", seed))
-	})
+	eachStory(t, 30, playTransfers)
 }
 
 // eachStory plays the stories of the first n seeds, or of as many as the flag and -short want.
@@ -94,6 +78,12 @@ func eachStory(t *testing.T, n int, play func(*testing.T, uint64)) {
 			play(t, seed)
 		})
 	}
+}
+
+// playTransfers plays one story of nodes that move.
+func playTransfers(t *testing.T, seed uint64) {
+	t.Helper()
+	playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces/^%d$ -moves.seeds %d", seed, seed))
 }
 
 // playMoves plays one story of joins and leaves.

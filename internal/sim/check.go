@@ -186,7 +186,7 @@ func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 	}
 	members := g.Members
 	if old := w.store.groups[g.ID]; fault.State(old.GetState()) == g.State && fault.Cause(old.GetCause()) == g.Cause {
-		// Standing members get no new verdict: a member that is back may not have been heard yet.
+		// A member of the standing fault gets no new verdict. It may have returned, and its first report may still be under way.
 		members = slices.DeleteFunc(slices.Clone(members), func(id fault.NodeID) bool { return slices.Contains(old.GetMembers(), string(id)) })
 	}
 	return w.spared(members, g.Cause)

@@ -180,8 +180,8 @@ func (w *World) unheard(t *term, n *node) bool {
 }
 
 // wronglyMoved returns the error in a change about a node that joins or leaves, or about a link that leads to another node. A node without
-// a place has no faults. Before the first report of a joiner, neither it nor a link to it is FAILED, unless the part is broken: its
-// neighbours may forward reports of that. For some time, silence on a link that leads to another node is no fault of the link.
+// a place has no faults. Before the first report of a joiner, neither the joiner nor a link to it is FAILED, unless the part is broken,
+// because neighbours may report a broken part. For some time after a link was redirected, silence on it is no fault of the link.
 func (w *World) wronglyMoved(t *term, n *node, c awareness.Change) string {
 	switch {
 	case n.place == nil || c.From == c.To:

@@ -46,8 +46,8 @@ type relinks struct {
 	// the wait for the new life; zero: the node has not moved. See moving.
 	former      [2]fault.Epoch
 	formerUntil time.Time
-	// joined is when a joiner that was heard begins to count like any other node, even if its links change later. Zero: it was not heard
-	// yet, or the time has come.
+	// joined is the time from which a joiner counts like any other node, even if its links change later. It is zero before the first sign
+	// of life of the joiner, and after that time.
 	joined time.Time
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // Commit is version N-1.
-const Commit = "125919d4bed2e4de680a11f46ee15791bc90e45b"
+const Commit = "44c1fe4d9c05224ce34d0147ea1378889269d4c9"
 
 // Build writes the source of version N-1 below dir and builds the given programs there. It returns the directories of the source and of the
 // programs. root is the root directory of this version. Without the Git history (a shallow clone, an archive), Build skips the test, but

@@ -21,9 +21,10 @@ import (
 // follows at once. The nodes follow when their orders arrive. The world simulates the way of an order as a delay, and
 // repeats an order until the node holds it; the half decides about its content.
 type moves struct {
-	revision uint64  // of the topology
-	made     int     // joiners that never had a place before
-	spares   []*node // that have left, the first one first
+	revision uint64    // of the topology
+	made     int       // joiners that never had a place before
+	spares   []*node   // that have left, the first one first
+	ruled    time.Time // when there last was a leader
 }
 
 // place is the place of a node in a world with moves.

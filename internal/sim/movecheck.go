@@ -116,21 +116,21 @@ func (w *World) settled(n *node, d grid.Direction) bool {
 	return w.now.Sub(last) > relinkTime && n.leads(d) > relinkTime
 }
 
-// leaderBegins notes that a leader begins, for which the time of links that wait begins again.
+// leaderBegins notes that a leader begins. The time of links that wait begins again, and it stood still while there was no leader.
 func (w *World) leaderBegins() {
 	if w.moves == nil {
 		return
 	}
 	for _, n := range w.nodes {
 		for i := range n.place.moved {
-			if w.now.Sub(n.place.moved[i]) < relinkTime {
+			if w.moves.ruled.Sub(n.place.moved[i]) < relinkTime {
 				n.place.moved[i] = w.now
 			}
 		}
-		if n.place.transfer.moves(w.now) {
+		if n.place.transfer.moves(w.moves.ruled) {
 			n.place.transfer.since = w.now
 		}
-		if !n.place.first.IsZero() && w.now.Sub(n.place.first) < relinkTime {
+		if !n.place.first.IsZero() && w.moves.ruled.Sub(n.place.first) < relinkTime {
 			n.place.first = w.now
 		}
 	}
@@ -147,10 +147,13 @@ func (w *World) watchCables() {
 	}
 }
 
-// watchMoves notes the joiners that a leader has heard.
+// watchMoves notes the joiners that a leader has heard, and that there is a leader.
 func (w *World) watchMoves() {
 	if w.moves == nil {
 		return
+	}
+	if w.leading() != nil {
+		w.moves.ruled = w.now
 	}
 	for _, n := range w.nodes {
 		if s := w.store.picture(n.id()).state[fault.ComponentNode]; n.place.joins && s != fault.Unknown {

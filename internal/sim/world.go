@@ -118,7 +118,7 @@ func New(cfg Config) (*World, error) {
 		w.ids[n.id()] = n
 	}
 	if cfg.Moves {
-		w.moves = &moves{revision: 1}
+		w.moves = &moves{revision: 1, ruled: began}
 		for _, n := range w.nodes {
 			n.settleIn()
 		}

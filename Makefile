@@ -97,8 +97,8 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE lists packages whose tests time real halves and clusters; tests beside them would slow these down. e2e runs by itself, with
-# E2E_PARALLEL clusters at a time. The others run two at a time, after the page in the browser and the module of the benchmarks. All other
-# packages run four at a time, beside CHARTS and the tests with tags, because they mostly wait.
+# E2E_PARALLEL clusters at a time. The others run two at a time, after the page in the browser beside the module of the benchmarks, which
+# both mostly wait. All other packages run four at a time, beside CHARTS and the tests with tags, because they mostly wait.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
@@ -149,7 +149,7 @@ test: setup-tests ## all tests, with the race detector and real processes
 	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
-.PHONY: test-pure test-others test-charts test-rest test-kubelet test-alone test-e2e test-tagged
+.PHONY: test-pure test-others test-charts test-rest test-kubelet test-alone test-browser test-bench test-e2e test-tagged
 test-pure:
 	go test -race -short -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)
@@ -164,10 +164,13 @@ test-rest:
 test-kubelet: # the part of CHARTS that runs and upgrades the chart on kubelets
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubelets' $(CHARTS)
 test-alone:
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
+	@$(MAKE) --no-print-directory -j2 -O test-browser test-bench
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run SealCovers ./internal/agent/half
-	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) ./...
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(ALONE) | grep -vxFf <(go list $(E2E)))
+test-browser:
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
+test-bench:
+	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) ./...
 test-e2e:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -parallel $(E2E_PARALLEL) -timeout $(TEST_TIMEOUT) $(E2E)
 test-tagged: # failpoints

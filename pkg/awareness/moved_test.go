@@ -519,3 +519,55 @@ func TestMovedNodeIsHeardFromItsNewPlaceOnly(t *testing.T) {
 		}
 	}
 }
+
+// A node has moved, and then one of its links gets another peer. The next leader does not take the node's statement about the peer in
+// between, which still runs, for a statement about the present link.
+func TestNextLeaderWaitsForLinkOfMovedNode(t *testing.T) {
+	line := func(empty ...int) grid.Dims {
+		dims := grid.Dims{X: 5, Y: 1, Z: 1}
+		for _, x := range empty {
+			var err error
+			if dims, err = dims.Without(grid.Coord{X: x}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dims
+	}
+	m, err := New(testConfig(line(4)), epoch0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const moved = fault.NodeID("n1-0-0")
+	now, link := epoch0, fault.Link(grid.XMinus)
+	seq := fault.Seq(0)
+	say := func(node fault.NodeID, epoch fault.Epoch, c fault.Component, s fault.State, k fault.Kind) {
+		now, seq = now.Add(100*time.Millisecond), seq+1
+		m.Step(now, Evidence{fault.Delivery{Path: fault.PathDirect, Report: fault.Report{Digest: true,
+			ID:           fault.ReportID{Origin: fault.Origin{Node: node, Half: fault.HalfHost}, Epoch: epoch, Seq: seq},
+			Observations: []fault.Observation{{Node: node, Component: c, State: s, Kind: k}}}}})
+	}
+	say("n2-0-0", 1, fault.ComponentHost, fault.Normal, fault.KindSelf)
+	say(moved, 1, link, fault.Normal, fault.KindSelf)
+	ids := testConfig(line(4)).IDs
+	delete(ids, grid.Coord{X: 1})
+	ids[grid.Coord{X: 4}] = moved
+	m.Step(now, Moved{Dims: line(1), IDs: ids})
+	say(moved, 2, link, fault.Normal, fault.KindSelf) // the new life, about the link to the node at 3,0,0
+	if got := m.nodes[m.ranks[moved]].components[link].state; got != fault.Normal {
+		t.Fatalf("the link of the moved node is %s: want NORMAL", got)
+	}
+	delete(ids, grid.Coord{X: 3})
+	m.Step(now, Moved{Dims: line(1, 3), IDs: ids})
+	cfg := testConfig(line(1, 3))
+	cfg.IDs = ids
+	if m, err = New(cfg, now, m.Nodes()); err != nil {
+		t.Fatal(err)
+	}
+	say(moved, 2, link, fault.Normal, fault.KindSelf)
+	say(moved, 2, link, fault.Failed, fault.KindSilence) // the node at 3,0,0 has stopped
+	now = now.Add(time.Second)
+	m.Step(now, Tick{})
+	if p := m.nodes[m.ranks[moved]].components[link]; p.state != fault.Unknown || p.rule != ruleRelinked {
+		t.Errorf("the link to another peer is %s by rule %d: want UNKNOWN by rule %d", p.state, p.rule, ruleRelinked)
+	}
+}

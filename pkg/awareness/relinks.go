@@ -370,7 +370,7 @@ func (m *Machine) restoreWiring(n *node, was *Wiring) {
 		waits := n.components[fault.Link(d)].rule == ruleRelinked
 		if waits {
 			r := m.relinksOf(n)
-			r.turned |= directions(was.Followed) & bit
+			r.turned = r.turned&^bit | directions(was.Followed)&bit // restoreMoved has set it
 			r.blurred |= unclear & bit
 			r.dark |= bit
 			r.until[i] = m.started
@@ -399,9 +399,9 @@ func (m *Machine) restoreMoved(n *node, former [2]fault.Epoch) {
 
 // restoreJoiner makes a node a joiner that no leader has ever heard.
 func (m *Machine) restoreJoiner(n *node, r *relinks) {
-	r.joiner = r.joiner || !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0
-	if r.dark = 1<<grid.NumDirections - 1; r.joiner {
-		r.turned = 1<<grid.NumDirections - 1 // it can only speak about its new links
+	r.dark = 1<<grid.NumDirections - 1
+	if !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0 {
+		r.joiner, r.turned = true, 1<<grid.NumDirections-1 // it can only speak about its new links
 	}
 }
 

@@ -50,9 +50,10 @@ func TestLeaderRestoresNodesOnTheirWay(t *testing.T) {
 func TestFloodDoesNotReturnWhenLinksMove(t *testing.T) { playMoves(t, 942) }
 
 // TestDeathAfterMoveIsNamedInTime: the neighbours of a node move while the leader still waits for its links, and then it dies. The leader
-// names the death as soon as it has waited long enough.
+// names the death as soon as it has waited long enough. In story 632, the leader has waited for long enough and is replaced, and its
+// successor does not wait again.
 func TestDeathAfterMoveIsNamedInTime(t *testing.T) {
-	for _, seed := range []uint64{189, 251} {
+	for _, seed := range []uint64{189, 251, 632} {
 		playTransfers(t, seed)
 	}
 }

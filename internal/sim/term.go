@@ -293,6 +293,9 @@ func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 		t.open.changes = append(t.open.changes, timedChange{c, t.r.w.wrong(t, c)})
 		t.touch(c.Node)
 	}
+	for _, id := range out.Settled {
+		t.touch(id)
+	}
 	t.open.groups = append(t.open.groups, out.Groups...)
 	t.launch()
 	t.foldDue(now)

@@ -112,6 +112,9 @@ type Output struct {
 	Groups []GroupStatus
 	// Warnings that began, changed or ended in this step, by rank of the node and component.
 	Warnings []WarningStatus
+	// Settled are nodes of which a link, or the node itself, no longer waits after a change of places, without any change of a state. A
+	// node may be listed twice. Their Wiring and the rules of their links must outlive the leader, so that the next one does not wait again.
+	Settled []fault.NodeID
 	// Wake is the latest time for the next Tick; zero when nothing is pending.
 	Wake time.Time
 	// Unknown reports that a Restated could not be applied: the machine has no whole digest of that epoch, or the half

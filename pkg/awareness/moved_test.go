@@ -571,3 +571,29 @@ func TestNextLeaderWaitsForLinkOfMovedNode(t *testing.T) {
 		t.Errorf("the link to another peer is %s by rule %d: want UNKNOWN by rule %d", p.state, p.rule, ruleRelinked)
 	}
 }
+
+// The wait of a link ends without a change of its state. The machine says so, because the next leader waits for links of which the store has
+// the rule "relinked".
+func TestEndOfWaitIsReported(t *testing.T) {
+	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.run(3 * time.Second)
+	dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.move(dims)
+	ends := []fault.NodeID{"n0-1-1", "n2-1-1"}
+	var settled []fault.NodeID
+	for at := w.now; at.Before(w.now.Add(DefaultRelinkBound + time.Second)); at = at.Add(time.Second) {
+		settled = append(settled, w.m.Step(at, Tick{}).Settled...)
+	}
+	for _, id := range ends {
+		if !slices.Contains(settled, id) {
+			t.Errorf("the nodes %v have links that no longer wait: want %s among them", settled, id)
+		}
+	}
+}

@@ -239,7 +239,15 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 	}
 	if !r.waits(now) && !m.expects(n) {
 		delete(m.rewired, n)
+		m.settled(n)
 		m.touchAround(n)
+	}
+}
+
+// settled says that what must outlive the leader of a node's waits has changed.
+func (m *Machine) settled(n *node) {
+	if !n.foreign {
+		m.out.Settled = append(m.out.Settled, n.id)
 	}
 }
 
@@ -303,6 +311,7 @@ func (m *Machine) endRelink(n *node, d grid.Direction) {
 	r.blurred &^= 1 << d.Index()
 	if p := &n.components[fault.Link(d)]; p.rule == ruleRelinked && p.state == fault.Unknown {
 		p.rule = ruleUnheard // if its ends say nothing at all
+		m.settled(n)
 	}
 	m.touchAround(n)
 }

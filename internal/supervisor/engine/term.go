@@ -311,6 +311,9 @@ func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool
 		t.touch(c.Node)
 		t.change(timedChange{Change: c, at: now})
 	}
+	for _, id := range out.Settled {
+		t.touch(id)
+	}
 	for _, g := range out.Groups {
 		was := t.groups[g.ID]
 		if t.groups[g.ID] = g.State; g.State == fault.Normal {

@@ -16,6 +16,7 @@ type registers struct {
 	descriptor watchdog.DescriptorWord
 	details    [grid.NumDirections]uint32
 	causes     [grid.NumDirections]uint32
+	peers      [grid.NumDirections]uint32
 	words      map[watchdog.Addr]uint32
 	stores     [2]uint32 // of the halves' watchdog words
 }

@@ -58,6 +58,14 @@ func TestDeathAfterMoveIsNamedInTime(t *testing.T) {
 	}
 }
 
+// TestHalvesFollowAtDifferentTimes: the DNP half has followed a change of places, and its host half has not. The service network of the new
+// neighbour does not work, and that of the earlier one does.
+func TestHalvesFollowAtDifferentTimes(t *testing.T) { playTransfers(t, 515) }
+
+// TestNextLeaderWaitsForLinkToAnotherPeer: a link of a node that has moved gets another peer, and the leader ends. Its successor calls the
+// link FAILED only once the link has had its time.
+func TestNextLeaderWaitsForLinkToAnotherPeer(t *testing.T) { playTransfers(t, 531) }
+
 // Nodes move to other places, and leaders, nodes and their neighbours die meanwhile: supervisors accuse no healthy node, name every
 // death, and everything is NORMAL at the end.
 func TestNodesMoveToOtherPlaces(t *testing.T) {

@@ -169,8 +169,7 @@ func (n *node) broken(part fault.Component) bool {
 	case fault.ComponentServiceNetwork:
 		return n.service.gone() || n.service.deaf || n.service.mute || n.service.lose > 0 || n.service.corrupt > 0
 	case fault.ComponentHost, fault.ComponentDNP:
-		onItsWay := n.place.transfer.away && n.place.transfer.sent
-		return !onItsWay && n.host.up() != n.dnp.up() && n.host.up() == (part == fault.ComponentDNP)
+		return n.host.up() != n.dnp.up() && n.host.up() == (part == fault.ComponentDNP)
 	default:
 		return n.sensors[part].state == fault.Failed
 	}

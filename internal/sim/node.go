@@ -221,7 +221,7 @@ func (n *node) look(taken bool, s watchdog.Sample) hostcore.Registers {
 	word.Valid = true
 	r := hostcore.Registers{
 		Taken: taken, Sample: s, DNP: word, DNPRaw: word.Encode(), Descriptor: n.page.descriptor, DescriptorRaw: n.page.descriptor.Encode(),
-		Causes:      n.page.causes,
+		Causes: n.page.causes, Peers: n.page.peers,
 		Temperature: n.page.words[watchdog.AddrTemperature], Power: n.page.words[watchdog.AddrPower], Voltage: n.page.words[watchdog.AddrVoltage],
 		Router0: n.page.words[watchdog.AddrRouter0], Router1: n.page.words[watchdog.AddrRouter1],
 		RDMA: n.page.words[watchdog.AddrRDMA], Engine: n.page.words[watchdog.AddrEngine],
@@ -314,6 +314,9 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 	}
 	for _, e := range out.Causes {
 		n.page.causes[e.Dir.Index()] = e.Value
+	}
+	for _, e := range out.Peers {
+		n.page.peers[e.Dir.Index()] = e.Value
 	}
 	if out.WriteDescriptor {
 		n.page.descriptor = out.Descriptor

@@ -46,6 +46,7 @@ type pageWord struct {
 	sensor   fault.Component
 	detail   grid.Direction
 	cause    grid.Direction
+	peer     grid.Direction
 }
 
 type recentWord struct {
@@ -206,6 +207,8 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 				r.Causes[d.Index()] = watchdog.BitOfMap // without the word, the raised bit is no evidence
 			}
 		}
+		v, err = p.File.LoadPeer(d)
+		r.Peers[d.Index()] = p.recall(now, pageWord{peer: d}, v, err)
 	}
 	r.Sensed = [3]hostcore.Sensed{
 		p.sensed(now, fault.ComponentTemperature, watchdog.AddrTemperatureThresholds),
@@ -232,6 +235,9 @@ func (p *Page) WriteDNP(now time.Time, out *dnpcore.Output) {
 	}
 	for _, e := range out.Causes {
 		p.note(p.File.SetNeighbourHost(e.Dir, e.Value))
+	}
+	for _, e := range out.Peers {
+		p.note(p.File.SetPeer(e.Dir, e.Value))
 	}
 	if out.WriteDescriptor {
 		p.note(p.File.StoreDescriptor(out.Descriptor))

@@ -46,6 +46,8 @@ func extName(i int) string {
 		return "neighbour host " + grid.Directions()[i-extNeighbourHost].String()
 	case i < extSensor+3:
 		return fmt.Sprintf("sensor value %d", i-extSensor)
+	case i >= extPeer:
+		return "peer " + grid.Directions()[i-extPeer].String()
 	default:
 		return fmt.Sprintf("extension word %d", i)
 	}

@@ -33,8 +33,12 @@ const (
 	extNeighbourHost = extLinkDetail + grid.NumDirections
 	extSensor        = extNeighbourHost + grid.NumDirections
 	extTest          = extSensor + 3 // one for each half, host first
-	numExtWords      = extTest + 2
+	extPeer          = extTest + 2
+	numExtWords      = extPeer + grid.NumDirections
 )
+
+// forWindow reports whether an extension word passes through a window. The test words do not.
+func forWindow(i int) bool { return i >= 0 && i < numExtWords && (i < extTest || i >= extPeer) }
 
 // guardedRegisters maps guards to registers. Append only: two versions of the agent may share a file during an upgrade.
 var guardedRegisters = [...]watchdog.Addr{

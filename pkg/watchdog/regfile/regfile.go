@@ -15,7 +15,7 @@
 //	0x010,0x030 boot epochs of the host and the DNP half: two copies of (value, check), 8 bytes each
 //	0x080       extension words, 4 bytes each: 6 link details, 6 neighbours' host words (in the order
 //	            of grid.Directions), 3 last sensor values (temperature, power, voltage; in thousandths),
-//	            the test words of the host and the DNP half
+//	            the test words of the host and the DNP half, 6 marks of the links' peers (0 from earlier versions)
 //	0x100       guards of the registers, 16 bytes each, in the order of guardedRegisters
 //	0x500       guards of the extension words, 16 bytes each
 //	0x800       192 counters of the DNP half, 4 bytes each, without guards: for people (64 in earlier versions, which left the others 0)

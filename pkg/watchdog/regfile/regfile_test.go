@@ -452,10 +452,17 @@ func TestExtensionWords(t *testing.T) {
 		}
 		must(t, dnp.SetLinkDetail(d, 0xdead0000|uint32(d)))
 		must(t, dnp.SetNeighbourHost(d, 0xffff0000|uint32(d)))
+		if peer, err := host.LoadPeer(d); err != nil || peer != 0 {
+			t.Errorf("%s: a new file has the mark 0x%x of a peer, %v", d, peer, err)
+		}
+		must(t, dnp.SetPeer(d, 0xcafe0000|uint32(d)))
 	}
 	for _, d := range grid.Directions() {
 		if host.LinkDetail(d) != 0xdead0000|uint32(d) || host.NeighbourHost(d) != 0xffff0000|uint32(d) {
 			t.Errorf("%s: 0x%x 0x%x", d, host.LinkDetail(d), host.NeighbourHost(d))
+		}
+		if peer, err := host.LoadPeer(d); err != nil || peer != 0xcafe0000|uint32(d) {
+			t.Errorf("%s: the mark 0x%x of a peer, %v", d, peer, err)
 		}
 	}
 	must(t, dnp.SetSensor(fault.ComponentTemperature, -12_345))

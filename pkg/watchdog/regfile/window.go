@@ -24,8 +24,10 @@ func (f *File) AppendWords(dst []watchdog.WindowWord, half fault.Half, counters 
 	own, word := hostCell, watchdog.AddrHostWatchdog
 	if half == fault.HalfDNP {
 		own, word = dnpCell, watchdog.AddrDNPWatchdog
-		for i := range extTest {
-			add(nameExtension+i, extCell(i))
+		for i := range numExtWords {
+			if forWindow(i) {
+				add(nameExtension+i, extCell(i))
+			}
 		}
 		for i, v := range f.countersIf(counters) {
 			dst = append(dst, watchdog.WindowWord{Name: uint16(nameCounter + i), Value: v})
@@ -60,7 +62,7 @@ func (f *File) StoreWords(words []watchdog.WindowWord) error {
 		switch name := int(w.Name); {
 		case name >= nameCounter && name < nameCounter+NumCounters:
 			counters[name-nameCounter], counted = w.Value, true
-		case name >= nameExtension && name < nameExtension+extTest:
+		case forWindow(name - nameExtension):
 			err = f.store("store word", extCell(name-nameExtension), w.Value)
 		case name < nameExtension:
 			a := watchdog.Addr(w.Name)

@@ -302,6 +302,16 @@ func (f *File) LoadNeighbourHost(d grid.Direction) (uint32, error) {
 	return f.load("neighbour host word", extCell(extNeighbourHost+d.Index()))
 }
 
+// SetPeer writes the mark of the node at the other end of a link, of which the other words about that link are. DNP half only.
+func (f *File) SetPeer(d grid.Direction, mark uint32) error {
+	return f.store("set peer "+d.String(), extCell(extPeer+d.Index()), mark)
+}
+
+// LoadPeer returns what SetPeer wrote; 0: nothing, as an earlier version of the DNP half leaves it.
+func (f *File) LoadPeer(d grid.Direction) (uint32, error) {
+	return f.load("peer", extCell(extPeer+d.Index()))
+}
+
 // Test stores a value in the caller's own test word, like any other word, and returns the value read back: the
 // self-test of words in the page. No other code reads it.
 func (f *File) Test(v uint32) (uint32, error) {

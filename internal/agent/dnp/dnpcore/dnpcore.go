@@ -434,10 +434,16 @@ func (m *Machine) fillPage() {
 		if l := m.links[d.Index()]; l != nil {
 			m.out.Details = append(m.out.Details, l.extension())
 			m.out.Causes = append(m.out.Causes, Extension{l.dir, l.cause})
+			m.storePeer(l.dir)
 		} else { // the earlier incarnation may have had a link there
 			m.out.Details = append(m.out.Details, Extension{d, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}.Encode()})
 		}
 	}
+}
+
+// storePeer writes of which node the other words about a link are.
+func (m *Machine) storePeer(d grid.Direction) {
+	m.out.Peers = append(m.out.Peers, Extension{d, m.cfg.Topo.PeerMark(d)})
 }
 
 func (m *Machine) store(a watchdog.Addr, v uint32) {

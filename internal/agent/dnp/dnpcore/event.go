@@ -219,6 +219,7 @@ type Output struct {
 	Stores          []Store
 	Details         []Extension // torus.Detail words
 	Causes          []Extension // host words of neighbours whose host is dead
+	Peers           []Extension // marks of the nodes at the other ends of links: halfcore.PeerMark
 	WriteDescriptor bool
 	Descriptor      watchdog.DescriptorWord
 	WriteDNP        bool

@@ -238,6 +238,7 @@ func (m *Machine) beginLink(now time.Time, d grid.Direction, grace time.Duration
 	l.machine.SetStatus(m.status(l))
 	m.linkChanged(now, l, l.machine.Detail())
 	m.out.Details = append(m.out.Details, l.extension()) // includes the loss rate
+	m.storePeer(d)
 	m.neighbourChanged(l)
 	m.storeCause(l, watchdog.BitOfMap)
 	m.diagnosis.before[i], m.selfTest.epochs[i], m.selfTest.excused[i] = torus.LinkStats{}, 0, false

@@ -1,6 +1,7 @@
 package halfcore
 
 import (
+	"hash/crc32"
 	"slices"
 	"strings"
 
@@ -25,6 +26,7 @@ type Neighbour struct {
 	ID    fault.NodeID
 	Coord grid.Coord
 	Dirs  []grid.Direction // of the links to the neighbour: two in a dimension of size 2
+	Mark  uint32           // see PeerMark
 }
 
 // NewTopology returns the view of the node at coord. peers names the neighbours that do not have the
@@ -44,7 +46,9 @@ func NewTopology(node fault.NodeID, coord grid.Coord, dims grid.Dims, peers map[
 		m.at[id] = c
 	}
 	for _, c := range dims.Neighbours(coord) {
-		m.Neighbours = append(m.Neighbours, Neighbour{ID: m.ID(c), Coord: c, Dirs: dims.LinksTo(coord, c)})
+		m.Neighbours = append(m.Neighbours, Neighbour{
+			ID: m.ID(c), Coord: c, Dirs: dims.LinksTo(coord, c), Mark: max(1, crc32.ChecksumIEEE([]byte(m.ID(c)))),
+		})
 	}
 	return m
 }
@@ -64,6 +68,17 @@ func (m *Topology) Without(dirs ...grid.Direction) *Topology {
 		}
 	}
 	return &out
+}
+
+// PeerMark returns a number that stands for the node at the other end of a link; 0: the node has no such link. By it the halves of a node,
+// which learn of a change of places at different times, compare their views.
+func (m *Topology) PeerMark(d grid.Direction) uint32 {
+	for _, n := range m.Neighbours {
+		if slices.Contains(n.Dirs, d) {
+			return n.Mark
+		}
+	}
+	return 0
 }
 
 // ID returns the name of the node at c: the given one of this node and its neighbours, the

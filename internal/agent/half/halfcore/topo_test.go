@@ -25,9 +25,9 @@ func TestTopologyNamesNeighbours(t *testing.T) {
 		}
 	}
 	want := []Neighbour{
-		{"beta", grid.Coord{X: 2}, []grid.Direction{grid.XPlus}},
-		{"n0-0-0", grid.Coord{}, []grid.Direction{grid.XMinus}},
-		{"n1-1-0", grid.Coord{X: 1, Y: 1}, []grid.Direction{grid.YPlus, grid.YMinus}},
+		{"beta", grid.Coord{X: 2}, []grid.Direction{grid.XPlus}, 0x8f910463},
+		{"n0-0-0", grid.Coord{}, []grid.Direction{grid.XMinus}, 0x52dd8f3f},
+		{"n1-1-0", grid.Coord{X: 1, Y: 1}, []grid.Direction{grid.YPlus, grid.YMinus}, 0x6e7fccb8},
 	}
 	if d := cmp.Diff(want, m.Neighbours); d != "" {
 		t.Error(d)

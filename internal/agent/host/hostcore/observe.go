@@ -236,6 +236,13 @@ func (m *Machine) informed(d grid.Direction) bool {
 	return m.registers.DNP.Links[d.Index()] != watchdog.HealthBroken || det.Handshake
 }
 
+// isAbout reports whether the DNP half writes of this neighbour on a link. After a change of places one half still has the earlier
+// neighbour there. A DNP half of an earlier version does not say of which node it writes.
+func (m *Machine) isAbout(d grid.Direction, n halfcore.Neighbour) bool {
+	peer := m.registers.Peers[d.Index()]
+	return peer == 0 || peer == n.Mark
+}
+
 // observeNeighbour reads the DNP half's knowledge of a neighbour's host (Tables III and V): a neighbour bit with an
 // empty nibble is a host breakdown; a nibble that is not empty names the cause.
 func (m *Machine) observeNeighbour(now time.Time, n halfcore.Neighbour) {
@@ -243,7 +250,7 @@ func (m *Machine) observeNeighbour(now time.Time, n halfcore.Neighbour) {
 	var broken watchdog.NeighbourFaults
 	var last uint32
 	for _, d := range n.Dirs {
-		if !m.informed(d) {
+		if !m.informed(d) || !m.isAbout(d, n) {
 			continue
 		}
 		known = true

@@ -33,6 +33,7 @@ import (
 //	dnp ended HOW             the kernel confirms that its process has ended
 //	link DIR normal|sick|restarting|silent|refused|never-heard|unheard|unknown
 //	neighbour DIR ok|dead|dead-in-map|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
+//	peer DIR NODE             of which the DNP half writes there
 //	core|temperature|power|voltage normal|sick|broken|absent
 //	sensor COMPONENT STATE    of the host's own sensors
 //	measured temperature|power|voltage LOW HIGH VALUE   a finer value with its thresholds, in the sensor's unit
@@ -311,6 +312,8 @@ func (w *world) do(args []string) {
 	case "neighbour":
 		w.neighbour(w.dir(args[1]), args[2:])
 		w.ring()
+	case "peer":
+		w.peer(w.dir(args[1]), args[2])
 	case "core", "temperature", "power", "voltage":
 		w.field(args[0], args[1])
 		w.ring()
@@ -519,6 +522,12 @@ func (w *world) neighbour(d grid.Direction, args []string) {
 	if len(args) == 3 && args[2] == "memory" {
 		w.regs.Causes[i] = watchdog.HostWord{Memory: watchdog.HealthBroken}.Encode()
 	}
+}
+
+// peer lets the DNP half follow a change of places: what it writes about a link is of another node.
+func (w *world) peer(d grid.Direction, node string) {
+	w.regs.Peers[d.Index()] = halfcore.NewTopology(w.m.self, grid.Coord{}, grid.Dims{X: 2, Y: 2, Z: 2},
+		map[grid.Direction]fault.NodeID{d: fault.NodeID(node)}).PeerMark(d)
 }
 
 func (w *world) field(name, state string) {

@@ -76,6 +76,7 @@ func allWords(t *testing.T, p Page) {
 	must(t, p.DNP.StoreDescriptor(desc))
 	must(t, p.DNP.Store(watchdog.AddrTemperature, 45))
 	must(t, p.DNP.SetLinkDetail(grid.YMinus, 0xdead))
+	must(t, p.DNP.SetPeer(grid.ZMinus, 0xcafe))
 	must(t, p.DNP.SetNeighbourHost(grid.XPlus, 0xbeef))
 	must(t, p.DNP.SetSensor(fault.ComponentPower, -5))
 	counters := [regfile.NumCounters]uint32{0: 1, regfile.NumCounters - 1: 2}
@@ -90,6 +91,9 @@ func allWords(t *testing.T, p Page) {
 	}
 	if v, err := p.Host.Sensor(fault.ComponentPower); err != nil || v != -5 {
 		t.Errorf("sensor: %d %v", v, err)
+	}
+	if peer, err := p.Host.LoadPeer(grid.ZMinus); err != nil || peer != 0xcafe {
+		t.Errorf("the mark of the peer is 0x%x, %v: want 0xcafe", peer, err)
 	}
 	if p.Host.LinkDetail(grid.YMinus) != 0xdead || p.Host.NeighbourHost(grid.XPlus) != 0xbeef || p.Host.Counters() != counters {
 		t.Error("link detail, neighbour's host word or counters")

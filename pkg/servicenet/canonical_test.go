@@ -253,6 +253,7 @@ func FuzzCanonical(f *testing.F) {
 	f.Add(marshal(f, reportsMessage(EncodeReport(healthyDigest("n0-0-0")))))
 	report := fullReport()
 	f.Add(AppendReport(nil, &report))
+	f.Add(protowire.AppendFixed32(protowire.AppendTag(AppendReport(nil, &report), 2, protowire.Fixed32Type), 0)) // a field of another type
 	f.Add(appendAcks(nil, append(NewAcks(lofamov1.Ack_RECEIVED, sampleReport().ID),
 		NewAcks(lofamov1.Ack_COMMITTED, sampleReport().ID, sampleDigest().ID)...)))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -1,6 +1,7 @@
 package servicenet
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -56,17 +57,21 @@ func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 	return nil, checkBody(msg)
 }
 
-// leaveOutLater removes from reports all observations, and from fault updates all components, whose component, kind or state has
-// a number beyond those known here. The sender is of a later version, and its other observations and components count; otherwise
+// leaveOutLater removes from reports all observations and readings, and from fault updates all components, that have a number beyond those
+// known here, and from a delivery status such a state. The sender is of a later version, and the rest of its message counts; otherwise
 // all its reports and updates would be refused (faults.md row 19). A sender of this version refuses to send such numbers.
 func leaveOutLater(msg *lofamov1.Message) {
 	for _, r := range msg.GetReports().GetReports() {
+		r.Readings = slices.DeleteFunc(r.GetReadings(), isLaterReading)
 		if len(r.GetObservations()) > MaxObservations {
 			continue // is refused
 		}
 		r.Observations = slices.DeleteFunc(r.GetObservations(), func(o *lofamov1.Observation) bool {
 			return o.GetComponent() >= uint32(fault.NumComponents) || o.GetKind() > uint32(fault.KindAbsent) || o.GetState() > lofamov1.State_FAILED
 		})
+	}
+	if s := msg.GetReports().GetStatus(); s.GetState() > lofamov1.PathState_REESTABLISHING {
+		s.State = lofamov1.PathState_PATH_STATE_UNSPECIFIED
 	}
 	leaveOutLaterHealth(msg.GetReports().GetHost())
 	leaveOutLaterHealth(msg.GetReports().GetDnp())
@@ -75,6 +80,15 @@ func leaveOutLater(msg *lofamov1.Message) {
 			return f.GetComponent() >= uint32(fault.NumComponents) || f.GetState() > lofamov1.State_FAILED
 		})
 	}
+}
+
+// isLaterReading reports whether only a later version has this quantity of this component.
+func isLaterReading(v *lofamov1.Reading) bool {
+	c, q := v.GetComponent(), v.GetQuantity()
+	if c == 0 || q == 0 {
+		return false // is refused
+	}
+	return c >= uint32(fault.NumComponents) || q > math.MaxUint8 || !fault.Quantity(q).Of(fault.Component(c))
 }
 
 // checkBody is long because it has a case for each body, except for orders and their answers (orderForms).

@@ -303,6 +303,51 @@ func TestOfLaterVersion(t *testing.T) {
 	}
 }
 
+// TestReadingOfLaterVersion: a reading of an unknown component or quantity is dropped, and the rest of the digest counts.
+func TestReadingOfLaterVersion(t *testing.T) {
+	known := EncodeReport(fullReport()).GetReadings()[0]
+	reading := func(c, q uint32) *lofamov1.Reading {
+		return &lofamov1.Reading{Component: c, Quantity: q, Value: 1, Threshold: 2}
+	}
+	all := []*lofamov1.Reading{known} // of a later version, which has more components
+	for c := range fault.MaxReadings {
+		all = append(all, reading(uint32(fault.NumComponents+c), 1))
+	}
+	for _, readings := range [][]*lofamov1.Reading{
+		{reading(uint32(fault.NumComponents), uint32(fault.QuantityTemperature)), known},
+		{reading(256+uint32(fault.ComponentPower), uint32(fault.QuantityPower)), known},
+		{known, reading(uint32(fault.ComponentPower), uint32(fault.QuantityCRCRatio)+1)},
+		{known, reading(uint32(fault.ComponentPower), 256+uint32(fault.QuantityPower))},
+		{known, reading(uint32(fault.ComponentMemory), uint32(fault.QuantityTemperature))},
+		all,
+	} {
+		want := fullReport()
+		m := EncodeReport(want)
+		m.Readings = readings
+		a, err := Unwrap(rawSeal(marshal(t, reportsMessage(m)), nodeSigner), fault.PathDirect, fakeVerifier{})
+		if err != nil || !reflect.DeepEqual(a.List, []fault.Report{want}) {
+			t.Errorf("%v: %+v, %v; want %+v", readings, a.List, err, want)
+		}
+	}
+	for _, v := range []*lofamov1.Reading{reading(0, 1), reading(uint32(fault.ComponentPower), 0)} {
+		m := EncodeReport(fullReport())
+		m.Readings = []*lofamov1.Reading{v}
+		if _, err := Unwrap(rawSeal(marshal(t, reportsMessage(m)), nodeSigner), fault.PathDirect, fakeVerifier{}); err == nil {
+			t.Errorf("%v: accepted", v)
+		}
+	}
+}
+
+// TestPathStateOfLaterVersion: an unknown state counts as not stated, and the digest with it counts.
+func TestPathStateOfLaterVersion(t *testing.T) {
+	m := reportsMessage(EncodeReport(sampleDigest()))
+	m.GetReports().Status = &lofamov1.DeliveryStatus{State: lofamov1.PathState_REESTABLISHING + 1, Logged: 3}
+	a, err := Unwrap(rawSeal(marshal(t, m), nodeSigner), fault.PathDirect, fakeVerifier{})
+	if want := (&lofamov1.DeliveryStatus{Logged: 3}); err != nil || !proto.Equal(a.Status, want) {
+		t.Errorf("%v, %v; want %v", a.Status, err, want)
+	}
+}
+
 // TestFaultUpdateOfLaterVersion: a component with an unknown number or state is dropped, and the update's other components count.
 func TestFaultUpdateOfLaterVersion(t *testing.T) {
 	component := func(c int, s lofamov1.State) *lofamov1.ComponentFault {

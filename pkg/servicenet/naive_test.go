@@ -13,14 +13,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// naiveMessage holds the fields of a protobuf message as they arrived: numbers and bytes by field number.
+// naiveMessage holds the fields of a protobuf message as they arrived, by field number: varints, words of 32 bits and bytes. A field of
+// another type than its message has is an unknown one.
 type naiveMessage struct {
 	numbers map[protowire.Number]uint64
+	words   map[protowire.Number]uint32
 	bytes   map[protowire.Number][][]byte
 }
 
 func naiveFields(t *testing.T, b []byte) naiveMessage {
-	m := naiveMessage{map[protowire.Number]uint64{}, map[protowire.Number][][]byte{}}
+	m := naiveMessage{map[protowire.Number]uint64{}, map[protowire.Number]uint32{}, map[protowire.Number][][]byte{}}
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -31,9 +33,7 @@ func naiveFields(t *testing.T, b []byte) naiveMessage {
 		case protowire.VarintType:
 			m.numbers[field], n = protowire.ConsumeVarint(b)
 		case protowire.Fixed32Type:
-			var v uint32
-			v, n = protowire.ConsumeFixed32(b)
-			m.numbers[field] = uint64(v)
+			m.words[field], n = protowire.ConsumeFixed32(b)
 		case protowire.BytesType:
 			var v []byte
 			v, n = protowire.ConsumeBytes(b)
@@ -66,7 +66,7 @@ func (m naiveMessage) text(field protowire.Number) string {
 }
 
 func (m naiveMessage) float(field protowire.Number) float32 {
-	return math.Float32frombits(uint32(m.numbers[field]))
+	return math.Float32frombits(m.words[field])
 }
 
 func (m naiveMessage) age(field protowire.Number) time.Duration {
@@ -80,11 +80,10 @@ func naiveReport(t *testing.T, b []byte) fault.Report {
 	r := fault.Report{
 		ID: fault.ReportID{Origin: fault.Origin{Node: fault.NodeID(id.text(1)), Half: fault.Half(id.numbers[2])},
 			Epoch: fault.Epoch(id.numbers[3]), Seq: fault.Seq(id.numbers[4])},
-		Digest: m.numbers[2] != 0,
-		Registers: fault.Registers{DNPWatchdog: uint32(m.numbers[4]), HostWatchdog: uint32(m.numbers[5]),
-			RemoteFaultDescriptor: uint32(m.numbers[6])},
-		Uptime:  m.age(7),
-		Partial: m.numbers[8] != 0,
+		Digest:    m.numbers[2] != 0,
+		Registers: fault.Registers{DNPWatchdog: m.words[4], HostWatchdog: m.words[5], RemoteFaultDescriptor: m.words[6]},
+		Uptime:    m.age(7),
+		Partial:   m.numbers[8] != 0,
 	}
 	for _, b := range m.bytes[3] {
 		o := naiveFields(t, b)

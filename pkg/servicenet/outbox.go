@@ -304,19 +304,20 @@ func (o *Outbox) find(id fault.ReportID) *entry {
 	return nil
 }
 
-// acked handles a verified acknowledgement. One without news is ignored, also as a sign that the rail works: it is a
-// duplicate, or an attacker replays an old one.
+// acked handles a verified acknowledgement. One without news is ignored, also as a sign that the rail works and as a
+// hint at the leader: it is a duplicate, or an attacker replays an old one.
 func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	a := ev.Ack
 	if OriginOf(a) != o.origin {
 		return
 	}
-	o.setLeader(a.GetLeader())
-	stale := false
+	stale, news := false, false
 	id := fault.ReportID{Origin: o.origin, Epoch: fault.Epoch(a.GetEpoch())}
 	for _, seq := range a.GetSeqs() {
 		id.Seq = fault.Seq(seq)
+		i, found := o.search(id)
 		if a.GetStatus() == lofamov1.Ack_STALE_EPOCH {
+			news = news || found
 			if id.Epoch == o.epoch {
 				stale = true
 			} else {
@@ -324,10 +325,10 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 			}
 			continue
 		}
-		i, found := o.search(id)
 		committed := a.GetStatus() == lofamov1.Ack_COMMITTED
 		if found && (committed || !o.log[i].received) || o.awaits(id, ev) {
 			o.answered(now, id, ev, out)
+			news = true
 		}
 		if !found {
 			continue
@@ -346,6 +347,9 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 		case !e.received:
 			o.becomeReceived(now, e, ev.Path)
 		}
+	}
+	if news {
+		o.setLeader(a.GetLeader())
 	}
 	// Not more often than MaxBackoff: two processes with one identity would outbid each other without
 	// end, and with a write to the disk each time.

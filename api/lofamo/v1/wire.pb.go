@@ -1731,7 +1731,7 @@ func (x *RestartNotice) GetWithinMs() uint32 {
 // Reading is a measured value of the origin's own node.
 type Reading struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Component uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"` // as in Observation
+	Component uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"` // as in Observation; receivers skip a reading of an unknown component or quantity
 	// 1 temperature (°C), 2 power (W), 3 voltage (V), 4 corrected memory errors (a second), 5 share of a link's
 	// frames that were lost or damaged; one that the component has.
 	Quantity      uint32  `protobuf:"varint,2,opt,name=quantity,proto3" json:"quantity,omitempty"`

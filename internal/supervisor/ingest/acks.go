@@ -17,7 +17,7 @@ const (
 	// holdTime is the time an ack waits for a message that can carry it. The wait costs only space in the sender's
 	// log.
 	holdTime = 5 * time.Millisecond
-	// failedTime is the time an unsendable ack waits for the next message from its half.
+	// failedTime is the time an unsendable ack waits for the next message from its half, or the next ack to it.
 	failedTime = time.Second
 	// maxHeld bounds the halves with waiting acks, and maxHeldAcks the acks of each. Further acks are dropped and
 	// counted: a half resends every unacknowledged report.
@@ -39,7 +39,7 @@ type held struct {
 	acks   []*lofamov1.Ack
 	to     engine.To // the newest
 	due    time.Time
-	failed bool // could not be sent: waits for the next sign of the half, not to be sent at due
+	failed bool // could not be sent: waits for the next sign of the half or ack to it, not to be sent at due
 }
 
 // ackTable delays acks for a short time so that other messages can carry them (seed 002 §3). It reads no clock and
@@ -52,14 +52,19 @@ type ackTable struct {
 
 func newAckTable() *ackTable { return &ackTable{halves: make(map[dest]*held)} }
 
-// hold stores an ack. It reports whether there was room.
+// hold stores an ack. It reports whether there was room. Failed acks to the same destination are tried again together with it.
 func (t *ackTable) hold(now time.Time, d dest, to engine.To, ack *lofamov1.Ack) bool {
 	h := t.halves[d]
+	var failed []*lofamov1.Ack
+	if h != nil && h.failed {
+		t.remove(h)
+		h, failed = nil, h.acks
+	}
 	if h == nil {
 		if len(t.halves) == maxHeld {
 			return false
 		}
-		h = &held{dest: d, due: now.Add(holdTime)}
+		h = &held{dest: d, acks: failed, due: now.Add(holdTime)}
 		t.halves[d] = h
 		t.waiting = append(t.waiting, h)
 	}

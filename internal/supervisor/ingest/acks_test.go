@@ -232,3 +232,39 @@ func TestFailedAcksDelayNoOther(t *testing.T) {
 		}
 	})
 }
+
+// TestAckAfterFailedOneIsTried: a failure says nothing about the next ack to the half. Both go when the half is reached again.
+func TestAckAfterFailedOneIsTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		r, h := a.replica(t, "s1", nil), a.half(t, host0)
+		r.run(t, false)
+		r.wire.fail(errors.New("no room"))
+		r.sender.Answer(engine.To{Addr: eth0.String()}, committed(1))
+		time.Sleep(2 * holdTime) // virtual
+		synctest.Wait()
+		r.sender.Answer(engine.To{Addr: eth0.String()}, committed(2)) // fails as well
+		time.Sleep(2 * holdTime)
+		synctest.Wait()
+		r.wire.fail(nil)
+		r.sender.Answer(engine.To{Addr: eth0.String()}, committed(3))
+		time.Sleep(holdTime)
+		synctest.Wait()
+		sent := r.wire.sent()
+		if len(sent) != 1 {
+			t.Fatalf("after %v: %d datagrams", holdTime, len(sent))
+		}
+		var seqs []uint64
+		for _, ack := range h.open(t, sent[0]).Msg.GetAcks() {
+			seqs = append(seqs, ack.GetSeqs()...)
+		}
+		if !slices.Equal(seqs, []uint64{1, 2, 3}) {
+			t.Errorf("%v are acknowledged", seqs)
+		}
+		time.Sleep(2 * failedTime)
+		synctest.Wait()
+		if n := len(r.wire.sent()); n != 1 || value(r.metrics.Dropped.WithLabelValues("acks")) != 0 {
+			t.Errorf("%d datagrams, and acks were dropped", n)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bytes"
 	"container/list"
 	"net/netip"
 	"sync"
@@ -60,14 +61,14 @@ func (l *againLimit) allow(now time.Time, from netip.AddrPort) bool {
 	return e.Value.(*source).limit.AllowN(now, 1) && l.all.AllowN(now, 1)
 }
 
-// Again asks a source to resend a damaged message, within the rate limits. The request is signed only once: the
+// Again asks a source to resend a damaged message, within the rate limits. The request is signed only once under each certificate: the
 // sender is unknown, and the content never changes.
 func (s *Sender) Again(from Place) {
 	if !s.limit.allow(time.Now(), from.Addr) {
 		s.cfg.Metrics.Again.WithLabelValues(metrics.AgainLimited).Inc()
 		return
 	}
-	b, err := s.again()
+	b, err := s.again.seal(s.cfg.Signer)
 	if err != nil {
 		s.fail("again", "", err)
 		return
@@ -77,9 +78,23 @@ func (s *Sender) Again(from Place) {
 	}
 }
 
-// sealAgain returns the function that seals the answer once.
-func sealAgain(signer servicenet.Signer) func() ([]byte, error) {
-	return sync.OnceValues(func() ([]byte, error) {
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}, signer)
-	})
+// sealedAgain keeps the sealed request.
+type sealedAgain struct {
+	mu           sync.Mutex
+	cert, sealed []byte // cert: of the signature
+}
+
+// seal returns the request sealed under the signer's certificate in use.
+func (a *sealedAgain) seal(signer servicenet.Signer) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	cert := signer.Cert()
+	if a.sealed != nil && bytes.Equal(cert, a.cert) {
+		return a.sealed, nil
+	}
+	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}, signer)
+	if err == nil {
+		a.cert, a.sealed = cert, b
+	}
+	return b, err
 }

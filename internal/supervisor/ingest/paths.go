@@ -367,17 +367,17 @@ func (m *pathMachine) establish(h *pathHalf, x *pathEnd, out *pathOutput) {
 // sessions are gone.
 func (m *pathMachine) Heard(o fault.Origin, epoch fault.Epoch) pathOutput {
 	var out pathOutput
-	if h := m.halves[o]; h != nil && epoch > h.epoch {
+	if m.halves[o] != nil {
 		m.heard(o, epoch, &out)
 	}
 	out.Wake = m.waiting.wake()
 	return out
 }
 
-// heard returns the half. It resets the half if the epoch is higher.
+// heard returns the half. It resets the half if the epoch supersedes the half's.
 func (m *pathMachine) heard(o fault.Origin, epoch fault.Epoch, out *pathOutput) *pathHalf {
 	h := m.halves[o]
-	if h != nil && h.epoch >= epoch {
+	if h != nil && !servicenet.EpochSupersedes(epoch, h.epoch) {
 		return h
 	}
 	if h != nil {

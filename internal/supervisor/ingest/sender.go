@@ -75,7 +75,7 @@ type Sender struct {
 	behind     atomic.Int64  // queueing delay of the latest challenge, in ns; 0 when none waits
 	woken      chan struct{} // room for one
 	limit      *againLimit
-	again      func() ([]byte, error)
+	again      sealedAgain
 
 	asked asked
 
@@ -95,7 +95,7 @@ type question struct {
 func NewSender(cfg SenderConfig) *Sender {
 	s := &Sender{
 		cfg: cfg, challenges: make(chan question, challengeQueue), woken: make(chan struct{}, 1), acks: newAckTable(),
-		limit: newAgainLimit(), again: sealAgain(cfg.Signer),
+		limit: newAgainLimit(),
 	}
 	return s
 }

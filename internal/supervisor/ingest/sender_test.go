@@ -119,6 +119,30 @@ func TestDenyPartIsSignedOnceForAllNodes(t *testing.T) {
 	}
 }
 
+// TestRequestToResendIsOfRenewedCertificate: agents refuse a request under a certificate that has expired.
+func TestRequestToResendIsOfRenewedCertificate(t *testing.T) {
+	w := &wire{more: make(chan struct{}, 1)}
+	signer := &countingSigner{cert: []byte("first")}
+	s := NewSender(SenderConfig{
+		Ports: []Port{{Socket: wireSocket{w, 0}, ReplyTo: "127.0.0.1:1"}}, Signer: signer,
+		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
+	})
+	for round, cert := range []string{"first", "renewed"} {
+		signer.cert = []byte(cert)
+		for range 2 {
+			s.Again(Place{Addr: netip.MustParseAddrPort("127.0.0.1:2")})
+			list := w.sent()
+			env := &lofamov1.Envelope{}
+			if err := proto.Unmarshal(list[len(list)-1].data, env); err != nil || string(env.GetCertificate()) != cert {
+				t.Errorf("sealed under certificate %q, %v: want %q", env.GetCertificate(), err, cert)
+			}
+		}
+		if signer.signs != round+1 {
+			t.Errorf("%d signatures under %d certificates", signer.signs, round+1)
+		}
+	}
+}
+
 // gate is a socket that announces each send and waits for permission.
 type gate struct{ ready, may chan struct{} }
 

@@ -86,7 +86,7 @@ func (m *Machine) Heard(now time.Time, d Digest, in Map) []Notice {
 		h = &half{epoch: d.Epoch}
 		m.halves[node] = h
 	}
-	if d.Epoch > h.epoch {
+	if servicenet.EpochSupersedes(d.Epoch, h.epoch) {
 		m.begin(node, h, d.Epoch)
 	}
 	h.heard = now
@@ -254,11 +254,13 @@ func (m *Machine) Interested(now time.Time, msg *lofamov1.Interest, in Map) []No
 	node := fault.NodeID(msg.GetNode())
 	h := m.halves[node]
 	epoch := fault.Epoch(msg.GetEpoch())
-	if h == nil || epoch < h.epoch {
+	switch {
+	case h == nil:
 		return nil // its next digest asks again
-	}
-	if epoch > h.epoch {
+	case servicenet.EpochSupersedes(epoch, h.epoch):
 		m.begin(node, h, epoch)
+	case epoch < h.epoch:
+		return nil
 	}
 	if msg.GetSerial() != h.coming.serial || len(h.parts) != int(msg.GetParts()) {
 		h.coming, h.parts = interest{serial: msg.GetSerial()}, make([]bool, msg.GetParts())

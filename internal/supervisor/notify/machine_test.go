@@ -310,6 +310,25 @@ func TestRestartedHalfStartsWithoutList(t *testing.T) {
 	}
 }
 
+// TestHalfThatLeavesFlippedEpochIsToldOfItsJobs: no start leads to an epoch so far ahead. A bit of it flipped in the half's memory, and
+// the supervisors sent the half back.
+func TestHalfThatLeavesFlippedEpochIsToldOfItsJobs(t *testing.T) {
+	r, m := newRing(6), notify.NewMachine(config())
+	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 41}, r)
+	m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 41 + 1<<28}, r)
+	r.states[3] = lofamov1.State_FAILED
+	now := begin.Add(2 * time.Second)
+	notices := m.Interested(now, &lofamov1.Interest{Node: "n0", Epoch: 42, Serial: 1, Parts: 1, Nodes: []string{"n3"}}, r)
+	if len(notices) != 1 || notices[0].Update.GetInterest() != 1 {
+		t.Errorf("the list of epoch 42 is answered with %v", notices)
+	}
+	m.Heard(now, notify.Digest{Node: "n0", Epoch: 41 + 1<<28}, r) // late
+	m.Heard(now.Add(time.Second), notify.Digest{Node: "n0", Epoch: 42, Revision: 10, List: 1}, r)
+	if notices := m.Interested(now, &lofamov1.Interest{Node: "n0", Epoch: 41, Serial: 1, Parts: 1, Nodes: []string{"n3"}}, r); notices != nil {
+		t.Errorf("the list of epoch 41 is answered with %v", notices)
+	}
+}
+
 // TestUpdatesFitDatagrams: the messages on nodes with every possible fault fit a datagram, with a signature.
 func TestUpdatesFitDatagrams(t *testing.T) {
 	sick := &sickMap{*newRing(100)}

@@ -77,11 +77,11 @@ type Socket struct {
 
 	opened chan struct{} // closed once there is an endpoint, or Close
 
-	mu     sync.Mutex // for Rebind and Close
+	mu     sync.Mutex // for Rebind, which may wait for the kernel, and Close
 	absent error      // why there is no endpoint yet
-	closed bool
-	past   uint64 // datagrams that the kernel dropped at former endpoints
+	past   uint64     // datagrams that the kernel dropped at former endpoints
 
+	closed  atomic.Bool // set under mu
 	blocked atomic.Bool
 	zones   zones
 
@@ -390,10 +390,9 @@ func (s *Socket) Stats() Stats {
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Swap(true) {
 		return nil
 	}
-	s.closed = true
 	if s.guard != nil {
 		s.guard.Close()
 	}

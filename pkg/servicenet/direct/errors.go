@@ -52,7 +52,7 @@ func (s *Socket) dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ep := s.cur.Load()
-	if s.closed || ep == nil {
+	if s.closed.Load() || ep == nil {
 		return s.past
 	}
 	return s.past + ep.drops()

@@ -18,17 +18,15 @@ func absent(err error) bool {
 func (s *Socket) Absent() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.cur.Load() != nil {
+	if s.closed.Load() || s.cur.Load() != nil {
 		return nil
 	}
 	return s.absent
 }
 
-// errAbsent is Send's error meanwhile: PathError holds for this error.
+// errAbsent is Send's error meanwhile: PathError holds for this error. It does not wait for Rebind.
 func (s *Socket) errAbsent() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return net.ErrClosed
 	}
 	return fmt.Errorf("socket on %s: not open yet: %w", s.bound, unix.ENETDOWN)

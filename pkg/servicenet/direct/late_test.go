@@ -3,6 +3,7 @@ package direct
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,6 +48,26 @@ func TestLateInterfaceWorksAfterRebind(t *testing.T) {
 		b, atB := start2(t, "10.77.0.1:0")
 		exchange(t, s, b, at, atB)
 		netnstest.IP(t, "link del svc0")
+	}
+}
+
+// TestSendDoesNotWaitForRebind: Rebind may wait for the kernel while a card is reset, and the half goes on sending.
+func TestSendDoesNotWaitForRebind(t *testing.T) {
+	s, err := Listen("192.0.2.1:4000", Options{Late: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock() // as Rebind does, while the kernel opens the socket
+	defer s.mu.Unlock()
+	sent := make(chan error, 1)
+	go func() { sent <- s.Send(s.LocalAddr(), []byte("report")) }()
+	select {
+	case err := <-sent:
+		if !PathError(err) {
+			t.Errorf("%v: want what speaks against the path", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Send waits for Rebind")
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func (s *Socket) Rebind() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return fmt.Errorf("rebind direct rail %s: %w", s.local, servicenet.ErrClosed)
 	}
 	old := s.cur.Load()

@@ -77,20 +77,20 @@ func port(p uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// zone names an interface, by its number when it has gone.
+// zone names an interface, by its number when it has gone. It does not remember the number, because the lookup itself may have failed.
 func (r *receiver) zone(index uint32) string {
-	name, ok := r.zones[index]
-	if !ok {
-		name = strconv.FormatUint(uint64(index), 10)
-		if ifc, err := net.InterfaceByIndex(int(index)); err == nil {
-			name = ifc.Name
-		}
-		if r.zones == nil {
-			r.zones = map[uint32]string{}
-		}
-		r.zones[index] = name
+	if name, ok := r.zones[index]; ok {
+		return name
 	}
-	return name
+	ifc, err := net.InterfaceByIndex(int(index))
+	if err != nil {
+		return strconv.FormatUint(uint64(index), 10)
+	}
+	if r.zones == nil {
+		r.zones = map[uint32]string{}
+	}
+	r.zones[index] = ifc.Name
+	return ifc.Name
 }
 
 // sizes of struct sock_extended_err: errno, 32 bits, then origin, 8 bits.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
@@ -117,4 +118,19 @@ func TestFirstLookupDelaysNoOtherZone(t *testing.T) {
 			t.Errorf("%d zones, want %d", len(z.known), maxZones)
 		}
 	})
+}
+
+// TestSenderZoneIsLookedUpAgain: a failed lookup says nothing about the next datagram. Answers to a zone without its name cannot be sent.
+func TestSenderZoneIsLookedUpAgain(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	var r receiver
+	if got := r.zone(77); got != "77" {
+		t.Errorf("interface 77 does not exist, and is called %q", got)
+	}
+	netnstest.IP(t, "link add svc0 index 77 type veth peer name svc1")
+	if got := r.zone(77); got != "svc0" {
+		t.Errorf("interface 77 is svc0, and is called %q", got)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 )
 
 // Metrics of one replica.
@@ -334,6 +335,13 @@ func (m *Metrics) preset() {
 		for _, reason := range []string{bounded.Evicted, bounded.Refused, bounded.Subject} {
 			m.Closed.WithLabelValues(l, reason)
 		}
+	}
+	for r := bulk.Complete; r <= bulk.Cancelled; r++ {
+		m.Bulk.WithLabelValues(r.String())
+	}
+	m.Bulk.WithLabelValues("busy")
+	for _, what := range []string{"chunk", "foreign", "malformed", "dropped"} {
+		m.BulkPackets.WithLabelValues(what)
 	}
 	for _, o := range []string{AgainSent, AgainLimited} {
 		m.Again.WithLabelValues(o)

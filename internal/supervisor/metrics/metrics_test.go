@@ -75,6 +75,20 @@ func TestClosedConnectionsStartAtZero(t *testing.T) {
 	}
 }
 
+func TestTransfersOfLargeObjectsStartAtZero(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	New(reg)
+	want := []string{
+		"lofamo_bulk_packets_total chunk 0", "lofamo_bulk_packets_total dropped 0", "lofamo_bulk_packets_total foreign 0",
+		"lofamo_bulk_packets_total malformed 0", "lofamo_bulk_transfers_total busy 0", "lofamo_bulk_transfers_total cancelled 0",
+		"lofamo_bulk_transfers_total complete 0", "lofamo_bulk_transfers_total data loss 0", "lofamo_bulk_transfers_total refused 0",
+		"lofamo_bulk_transfers_total timeout 0",
+	}
+	if got := series(t, reg, "lofamo_bulk_packets_total", "lofamo_bulk_transfers_total"); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // Every failure has one outcome: the outcomes together are the denominator of the percentage in time.
 func TestEveryFailureHasOutcome(t *testing.T) {
 	reg := prometheus.NewRegistry()

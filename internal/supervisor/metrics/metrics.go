@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 )
 
 // Metrics of one replica.
@@ -125,8 +126,8 @@ func New(reg prometheus.Registerer) *Metrics {
 			"gRPC calls refused before their requests were decoded: role (the role may not call the method), open (the subject has "+
 				"too many calls in progress), slow (the request did not arrive in time), size (the request is too long).", "reason"),
 		Closed: counter("connections_closed_total",
-			"Connections that a listener (grpc, http, web, etcd) closed because there were too many: evicted (for a newer one), "+
-				"refused (no room), subject (the subject has too many).", "listener", "reason"),
+			"Connections that a listener (grpc, http, web, enrolment, etcd-client, etcd-peer) closed because there were too many: "+
+				"evicted (for a newer one), refused (no room), subject (the subject has too many).", "listener", "reason"),
 
 		Bulk: counter("bulk_transfers_total", "Finished transfers of large objects, by result.", "result"),
 		BulkPackets: counter("bulk_packets_total", "Packets of large objects: chunk (of a transfer), foreign (of no known "+
@@ -330,10 +331,17 @@ func (m *Metrics) preset() {
 	for _, reason := range []string{"role", "open", "slow", "size"} {
 		m.Calls.WithLabelValues(reason)
 	}
-	for _, l := range []string{"grpc", "http", "web", "etcd-client", "etcd-peer"} {
+	for _, l := range []string{"grpc", "http", "web", "enrolment", "etcd-client", "etcd-peer"} {
 		for _, reason := range []string{bounded.Evicted, bounded.Refused, bounded.Subject} {
 			m.Closed.WithLabelValues(l, reason)
 		}
+	}
+	for r := bulk.Complete; r <= bulk.Cancelled; r++ {
+		m.Bulk.WithLabelValues(r.String())
+	}
+	m.Bulk.WithLabelValues("busy")
+	for _, what := range []string{"chunk", "foreign", "malformed", "dropped"} {
+		m.BulkPackets.WithLabelValues(what)
 	}
 	for _, o := range []string{AgainSent, AgainLimited} {
 		m.Again.WithLabelValues(o)

@@ -60,6 +60,35 @@ func TestCountersStartAtZero(t *testing.T) {
 	}
 }
 
+// The names are those that the listeners' owners give to Closed.
+func TestClosedConnectionsStartAtZero(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	New(reg)
+	var want []string
+	for _, l := range []string{"enrolment", "etcd-client", "etcd-peer", "grpc", "http", "web"} {
+		for _, reason := range []string{"evicted", "refused", "subject"} {
+			want = append(want, fmt.Sprint("lofamo_connections_closed_total ", l, " ", reason, " 0"))
+		}
+	}
+	if got := series(t, reg, "lofamo_connections_closed_total"); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestTransfersOfLargeObjectsStartAtZero(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	New(reg)
+	want := []string{
+		"lofamo_bulk_packets_total chunk 0", "lofamo_bulk_packets_total dropped 0", "lofamo_bulk_packets_total foreign 0",
+		"lofamo_bulk_packets_total malformed 0", "lofamo_bulk_transfers_total busy 0", "lofamo_bulk_transfers_total cancelled 0",
+		"lofamo_bulk_transfers_total complete 0", "lofamo_bulk_transfers_total data loss 0", "lofamo_bulk_transfers_total refused 0",
+		"lofamo_bulk_transfers_total timeout 0",
+	}
+	if got := series(t, reg, "lofamo_bulk_packets_total", "lofamo_bulk_transfers_total"); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // Every failure has one outcome: the outcomes together are the denominator of the percentage in time.
 func TestEveryFailureHasOutcome(t *testing.T) {
 	reg := prometheus.NewRegistry()

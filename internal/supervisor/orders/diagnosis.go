@@ -123,8 +123,16 @@ func (m *Diagnoses) Lead(term uint64) {
 		close(m.over)
 		m.over = nil
 	}
-	if term != 0 {
-		m.over = make(chan struct{})
+	if term == 0 {
+		return
+	}
+	m.over = make(chan struct{})
+	for {
+		select {
+		case <-m.strays: // of an earlier term: the leader in between has reported its procedure
+		default:
+			return
+		}
 	}
 }
 

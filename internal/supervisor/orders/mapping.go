@@ -124,7 +124,8 @@ func (k *mapping) publish(m *mappingMachine) {
 		out.found = make(map[fault.NodeID]view.Mapped)
 		for rank, f := range m.Found() {
 			counts[foundOf(f)]++
-			out.found[id(topo.Dims.At(rank))] = view.Mapped{
+			at := m.evidence.Dims.At(rank) // the map may be older than the topology
+			out.found[id(at)] = view.Mapped{
 				By: id(f.By), At: f.At, DNP: f.DNP, Host: f.Host, Good: f.Good, Bad: f.Bad, RoundTrip: f.RoundTrip,
 			}
 		}

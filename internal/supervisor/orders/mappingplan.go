@@ -108,7 +108,9 @@ func newMappingMachine(cfg mappingTiming, term uint64) *mappingMachine {
 // Evidence sets the supervisors' own evidence on the torus. The machine keeps the map.
 func (m *mappingMachine) Evidence(now time.Time, is *chanmask.Map) {
 	if m.evidence != nil && m.evidence.Dims != is.Dims {
-		*m = *newMappingMachine(m.cfg, m.term)
+		fresh := newMappingMachine(m.cfg, m.term)
+		fresh.count, fresh.made = m.count, m.made // no number is for two orders of a term
+		*m = *fresh
 	}
 	m.evidence = is
 	for rank := range is.Dims.Places() {

@@ -2,6 +2,7 @@ package orders
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -302,6 +303,34 @@ func TestRepeatedMappingsBecomeRarer(t *testing.T) {
 	w.run(8 * time.Second)
 	if w.m.Made() != made+1 || w.m.Found()[6].DNP != chanmask.Good {
 		t.Errorf("%d mappings more, found %+v", w.m.Made()-made, w.m.Found()[6])
+	}
+}
+
+// Nodes take a number that they have seen for a copy, or answer it with the findings of the earlier order. So a torus that changes
+// during a term begins no second count.
+func TestNoTwoMapOrdersOfTermHaveOneNumber(t *testing.T) {
+	w := newMappedWorld(t, grid.Dims{X: 4, Y: 1, Z: 1})
+	w.heard[grid.Coord{}] = true
+	used := map[uint64]bool{}
+	for _, dims := range []grid.Dims{w.torus.Dims, {X: 5, Y: 1, Z: 1}, {X: 5, Y: 2, Z: 1}} {
+		torus, err := chanmask.NewTorus(dims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.torus, w.orders = torus, nil
+		w.run(time.Minute)
+		if len(w.orders) == 0 {
+			t.Errorf("%s: no orders", dims)
+		}
+		now := map[uint64]bool{}
+		for _, o := range w.orders {
+			if n := o.Number.GetCount(); used[n] {
+				t.Errorf("%s: a second order has the number %d", dims, n)
+			} else {
+				now[n] = true
+			}
+		}
+		maps.Copy(used, now)
 	}
 }
 

@@ -425,6 +425,26 @@ func TestProcedureOfNodeIsReported(t *testing.T) {
 	})
 }
 
+// A status that an earlier term has not processed counts for nothing in a later one: the leader in between has reported its procedure.
+func TestStatusOfEarlierTermIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 1, Z: 1})
+		n.m.Lead(7)
+		for _, id := range n.names.All() {
+			n.says(id, &lofamov1.ProcedureOrder{Node: "n1-0-0"}, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
+		}
+		n.m.Lead(0)
+		time.Sleep(time.Hour)
+		n.m.Lead(9)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		n.m.Strays(ctx)
+		if ev := n.events(); len(ev) > 0 {
+			t.Errorf("%v", ev)
+		}
+	})
+}
+
 // A node can invent procedures, in its own name and in others'. This does not fill the history, does not name
 // another node, and does not keep operators from their procedures.
 func TestInventedProceduresAreBounded(t *testing.T) {

@@ -75,6 +75,10 @@ func TestFeedReadsWhatTheStoreHas(t *testing.T) {
 				in = nil
 			}
 			putIncident(t, c, id, in)
+		} else if rng.IntN(4) == 0 {
+			if _, err := c.Delete(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
 		} else {
 			if key == responses {
 				part = &lofamov1.Incident{ResponseCount: uint32(i), Responses: []*lofamov1.IncidentResponse{{Id: fmt.Sprint(i)}}}

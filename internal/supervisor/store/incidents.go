@@ -187,12 +187,31 @@ func (s *IncidentSet) Apply(c IncidentChange) error {
 		case kind == keyIncidentResponses:
 			b.responses = nil
 		}
+		s.lack(kind, id)
 		if s.of[id] == nil && s.beside[id] != nil && *s.beside[id] == (besideIncident{}) {
 			delete(s.beside, id)
 		}
 	}
 	s.Revision = max(s.Revision, c.Revision)
 	return nil
+}
+
+// lack removes the content of a deleted key from an incident whose record stays: the responder forgets old responses before the engine
+// forgets the incident. Incidents that were returned before stay unchanged.
+func (s *IncidentSet) lack(kind, id string) {
+	old := s.of[id]
+	if old == nil {
+		return
+	}
+	in := &StoredIncident{Incident: proto.CloneOf(old.Incident), revisions: old.revisions}
+	switch kind {
+	case keyIncidentNotes:
+		in.Acknowledgement, in.Notes, in.notesRev = nil, nil, 0
+	case keyIncidentResponses:
+		in.Responses, in.ResponseCount, in.responsesRev = nil, 0, 0
+	}
+	in.Revision = max(in.recordRev, in.notesRev, in.responsesRev)
+	s.of[id] = in
 }
 
 // incidentOf returns the prefix of a key and the id after it; "" for any other key.

@@ -56,16 +56,21 @@ func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
 	return t, nil
 }
 
-// Expect returns the topology with those of the nodes that it does not have, as spares.
-func (t *Topology) Expect(nodes []Node) *Topology {
-	all := slices.Clone(t.Nodes)
-	for _, n := range nodes {
+// Expect returns the topology with those of the nodes that it does not have, as spares. The error is a *CannotJoinError.
+func (t *Topology) Expect(nodes []Node) (*Topology, error) {
+	for i, n := range nodes {
+		if slices.ContainsFunc(nodes[:i], func(o Node) bool { return o.ID == n.ID }) {
+			return nil, cannot(n.ID, "named twice")
+		}
+		if err := t.checkService(n); err != nil {
+			return nil, err
+		}
 		if _, known := t.Node(n.ID); !known {
 			n.Spare, n.Coord = true, grid.Coord{}
-			all = append(all, n)
+			t = New(t.Dims, append(slices.Clone(t.Nodes), n), t.DomainLabels, t.Revision)
 		}
 	}
-	return New(t.Dims, all, t.DomainLabels, t.Revision)
+	return t, nil
 }
 
 // join places one node; n.Spare says that the place is not chosen yet.

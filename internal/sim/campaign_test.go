@@ -19,8 +19,26 @@ import (
 var (
 	soakFor = flag.Duration("soak", 0, "play stories of random faults for so long, on all cores")
 	theSeed = flag.Uint64("seed", 0, "play the story of this seed alone")
-	seeds   = flag.Int("seeds", 0, "how many stories TestCampaign plays; 0: as many as a run of all tests has time for")
+	first   = flag.Uint64("first", 1, "seed of the first story of TestCampaign, TestStops, TestJoinsAndLeaves and TestNodesMoveToOtherPlaces")
+	seeds   = flag.Int("seeds", 0, "how many stories TestCampaign and TestStops play; 0: as many as a run of all tests has time for")
 )
+
+// eachStory plays wanted stories, or n if wanted is 0, and fewer with -short.
+func eachStory(t *testing.T, wanted, n int, play func(*testing.T, uint64)) {
+	t.Helper()
+	switch {
+	case wanted > 0:
+		n = wanted
+	case testing.Short():
+		n = 4
+	}
+	for seed := *first; seed < *first+uint64(n); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			play(t, seed)
+		})
+	}
+}
 
 // TestCampaign plays stories of random faults: the same ones every time.
 func TestCampaign(t *testing.T) {
@@ -28,20 +46,7 @@ func TestCampaign(t *testing.T) {
 		play(t, *theSeed)
 		return
 	}
-	n := *seeds
-	switch {
-	case n > 0:
-	case testing.Short():
-		n = 4
-	default:
-		n = 200
-	}
-	for seed := uint64(1); seed <= uint64(n); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			play(t, seed)
-		})
-	}
+	eachStory(t, *seeds, 200, play)
 }
 
 // play plays one story, and reports the shortest one with the same failure.

@@ -25,7 +25,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 		playMoves(t, *movesSeed)
 		return
 	}
-	eachStory(t, 60, playMoves)
+	eachStory(t, *movesSeeds, 60, playMoves)
 }
 
 // TestFaultsBeforeTheFirstReport: joiners and moving nodes have real faults before their first report. A verdict on such a fault is not
@@ -69,30 +69,13 @@ func TestNextLeaderWaitsForLinkToAnotherPeer(t *testing.T) { playTransfers(t, 53
 // Nodes move to other places, and leaders, nodes and their neighbours die meanwhile: supervisors accuse no healthy node, name every
 // death, and everything is NORMAL at the end.
 func TestNodesMoveToOtherPlaces(t *testing.T) {
-	eachStory(t, 30, playTransfers)
-}
-
-// eachStory plays the stories of the first n seeds, or of as many as the flag and -short want.
-func eachStory(t *testing.T, n int, play func(*testing.T, uint64)) {
-	t.Helper()
-	switch {
-	case *movesSeeds > 0:
-		n = *movesSeeds
-	case testing.Short():
-		n = 4
-	}
-	for seed := uint64(1); seed <= uint64(n); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			play(t, seed)
-		})
-	}
+	eachStory(t, *movesSeeds, 30, playTransfers)
 }
 
 // playTransfers plays one story of nodes that move.
 func playTransfers(t *testing.T, seed uint64) {
 	t.Helper()
-	playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces/^%d$ -moves.seeds %d", seed, seed))
+	playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces -first %d -moves.seeds 1", seed))
 }
 
 // playMoves plays one story of joins and leaves.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -143,6 +144,50 @@ func TestUnreadableLogsAreNoPowerLoss(t *testing.T) {
 	m.want(b, halfcore.BootUnknown, "the agent may not read the logs of dead kernels")
 }
 
+// TestLogsThatWereUnreadableBeforeAreNoNewEvidence: a log that the agent could not read when a boot began may be older than that boot. So
+// it names no end of that boot, once the agent can read it.
+func TestLogsThatWereUnreadableBeforeAreNoNewEvidence(t *testing.T) {
+	const doubt = "the agent could not read all logs of dead kernels when that boot began"
+	for name, tc := range map[string]struct{ unread, old, next string }{
+		"incomplete copies":                     {"run/lofamo-kernel/dmesg-1", "run/lofamo-kernel/dmesg-2", "run/lofamo-kernel/dmesg-3"},
+		"incomplete copies, then the originals": {"run/lofamo-kernel/dmesg-1", "var/crash/1/dmesg", "var/crash/2/dmesg"},
+		"originals, then their copies":          {"", "run/lofamo-kernel/dmesg-2", "run/lofamo-kernel/dmesg-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			if tc.unread != "" {
+				m.write(tc.unread, "cut short")
+				m.boot()
+			} else { // root may read every folder, so this one fails in another way
+				m.boots++
+				lookAtBoots(m.state, "/"+strings.Repeat("y", 300), m.root, [16]byte{m.boots, 15: 1}, slog.New(slog.DiscardHandler))
+			}
+			if err := os.RemoveAll(filepath.Join(m.root, "run")); err != nil {
+				t.Fatal(err)
+			}
+			m.write(tc.old, "[    9.5] "+panicked+"\n")
+			if strings.HasPrefix(tc.old, "run") {
+				m.write("run/lofamo-kernel/complete", "")
+			}
+			m.want(m.boot(), halfcore.BootUnknown, doubt)
+			m.want(m.boot(), halfcore.BootPowerLoss, "")
+			m.write(tc.next, "[    8.5] "+panicked+"\n")
+			m.want(m.boot(), halfcore.BootPanic, panicked)
+		})
+	}
+}
+
+// TestUnreadableFolderHidesNoOtherEvidence: an error in a folder that was readable is new, even if another folder never is.
+func TestUnreadableFolderHidesNoOtherEvidence(t *testing.T) {
+	m := newMachine(t)
+	for i := range maxLogEntries + 1 {
+		m.write(fmt.Sprintf("var/crash/%04d", i), "")
+	}
+	m.boot()
+	m.write("sys/fs/pstore/dmesg-ramoops-0", "[    9.5] "+panicked+"\n")
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+}
+
 func TestDamagedBootRecordIsTakenForLost(t *testing.T) {
 	m := newMachine(t)
 	m.boot()
@@ -157,7 +202,8 @@ func TestDamagedBootRecordIsTakenForLost(t *testing.T) {
 
 // FuzzBootRecord: a record is refused, or written again as it is.
 func FuzzBootRecord(f *testing.F) {
-	f.Add([]byte(`{"boot":"000102030405060708090a0b0c0d0e0f","ended":{"reason":"x","down":true},"last":{"end":1,"boot":7},"known":[1]}`))
+	f.Add([]byte(`{"boot":"000102030405060708090a0b0c0d0e0f","ended":{"reason":"x","down":true},"last":{"end":1,"boot":7},"known":[1],` +
+		`"unread":["/sys/fs/pstore"]}`))
 	f.Add([]byte(`{"boot":"00","last":{"end":99}}`))
 	f.Add([]byte(`{"boot":"00000000000000000000000000000000","known":[]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -167,6 +213,9 @@ func FuzzBootRecord(f *testing.F) {
 		}
 		if len(r.Known) == 0 {
 			r.Known = nil // an empty list is not written
+		}
+		if len(r.Unread) == 0 {
+			r.Unread = nil
 		}
 		m := newMachine(t)
 		old := &boots{path: filepath.Join(m.state, bootFile), log: slog.New(slog.DiscardHandler), record: r}

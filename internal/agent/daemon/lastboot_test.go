@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,7 +12,11 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // machine is a machine whose boots a test makes up.
@@ -186,6 +191,72 @@ func TestUnreadableFolderHidesNoOtherEvidence(t *testing.T) {
 	m.boot()
 	m.write("sys/fs/pstore/dmesg-ramoops-0", "[    9.5] "+panicked+"\n")
 	m.want(m.boot(), halfcore.BootPanic, panicked)
+}
+
+// TestEveryOrderlyEndIsRecorded: the next boot must not take the end of a boot for a power loss because the daemon waited for a place, or
+// had ended because of an error.
+func TestEveryOrderlyEndIsRecorded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spare bool
+		code  int // with which the halves end; 0: they run
+	}{
+		"a node in its place":             {},
+		"a spare that waits for a place":  {spare: true},
+		"a daemon whose half has refused": {code: half.ExitRefusedFile},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := agenttest.NodeConfig(t)
+			if tc.spare {
+				cfg.Spare, cfg.Coord = true, ""
+				for dir, l := range cfg.Links {
+					l.Peer = ""
+					cfg.Links[dir] = l
+				}
+			}
+			if err := cfg.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			program := filepath.Join(t.TempDir(), "halves")
+			script := "#!/bin/sh\nexec sleep 1000\n"
+			if tc.code != 0 {
+				script = fmt.Sprintf("#!/bin/sh\nexit %d\n", tc.code)
+			}
+			if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			id, err := storage.BootID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := half.MakeStateDir(cfg.StateDir); err != nil {
+				t.Fatal(err)
+			}
+			log := slog.New(slog.DiscardHandler)
+			path := filepath.Join(cfg.StateDir, bootFile)
+			lookAtBoots(cfg.StateDir, cfg.Sensors.Sysfs, "", id, log) // as the daemon did before, in this boot
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, log) }()
+			if tc.code == 0 {
+				agenttest.Await(t, "the daemon serves", func() bool {
+					_, err := os.Stat(filepath.Join(cfg.StateDir, local.LiveSocket(fault.HalfHost)))
+					return err == nil
+				})
+				cancel()
+			}
+			if err := <-done; (err != nil) != (tc.code != 0) {
+				t.Errorf("the daemon ended with %v", err)
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := decodeBoot(b); err != nil || r.Ended == nil {
+				t.Errorf("%s, %v: want a record of the end", b, err)
+			}
+		})
+	}
 }
 
 func TestDamagedBootRecordIsTakenForLost(t *testing.T) {

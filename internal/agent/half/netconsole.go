@@ -74,7 +74,7 @@ func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*l
 		}
 		if !due.IsZero() && !now.Before(due) {
 			due = time.Time{}
-			if words := core.Words(); len(words) > 0 {
+			if words := core.Words(now); len(words) > 0 {
 				found(words)
 			}
 		}

@@ -257,8 +257,9 @@ func bootOf(now time.Time, line string) time.Time {
 	return now.Add(-time.Duration(uptime * float64(time.Second)))
 }
 
-// Words returns copies of the newest last words, the newest first, at most servicenet.MaxLastWords.
-func (n *Netconsole) Words() (out []*lofamov1.LastWords) {
+// Words returns copies of the newest last words with their ages, the newest first, at most servicenet.MaxLastWords. It omits those that are
+// older than a digest restates: their machines may have booted since.
+func (n *Netconsole) Words(now time.Time) (out []*lofamov1.LastWords) {
 	var newest [servicenet.MaxLastWords]*netconsoleSender
 	for _, s := range n.senders {
 		for i := range newest {
@@ -268,8 +269,13 @@ func (n *Netconsole) Words() (out []*lofamov1.LastWords) {
 		}
 	}
 	for _, s := range newest {
-		if s != nil {
-			out = append(out, proto.CloneOf(s.words))
+		if s == nil {
+			continue
+		}
+		if age := max(0, now.Sub(s.at)); age < wordsFor {
+			w := proto.CloneOf(s.words)
+			w.AgeMs = uint32(age.Milliseconds())
+			out = append(out, w)
 		}
 	}
 	return out

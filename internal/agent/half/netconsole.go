@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -14,6 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // wordsSettle is the time for the lines behind an error to arrive: a kernel sends all lines of a panic within 10 ms.
@@ -21,6 +24,12 @@ const wordsSettle = 50 * time.Millisecond
 
 // netconsoleComplain is the least time between two warnings about lines that are left out.
 const netconsoleComplain = time.Minute
+
+// SetSenders accepts netconsole's lines from the senders of a configuration with the supervisors' updates. Any goroutine may call it.
+func (c *Common) SetSenders(cfg config.Agent) {
+	senders := cfg.NetconsoleSenders(c.Half)
+	c.Senders.Store(&senders)
+}
 
 // ReceiveNetconsole receives the last lines of other machines' kernels until ctx ends, and calls found with new last words. The half can
 // run without it: if the socket cannot be opened, it logs a warning and returns.
@@ -37,8 +46,8 @@ func (c *Common) ReceiveNetconsole(ctx context.Context, found func([]*lofamov1.L
 	udp := conn.(*net.UDPConn) //nolint:forcetypeassert // the network is udp
 	defer context.AfterFunc(ctx, func() { _ = udp.Close() })()
 	defer func() { _ = udp.Close() }()
-	core := halfcore.NewNetconsole(c.Config.NetconsoleSenders(c.Half), rand.Uint32())
-	err = readNetconsole(udp, core, func(words []*lofamov1.LastWords) {
+	core := halfcore.NewNetconsole(nil, rand.Uint32())
+	err = readNetconsole(udp, core, c.Senders, func(words []*lofamov1.LastWords) {
 		c.Log.Warn("kernel error of another machine received by netconsole", "node", words[0].GetNode(), "from", words[0].GetFrom(),
 			"line", words[0].GetLine())
 		found(words)
@@ -51,10 +60,11 @@ func (c *Common) ReceiveNetconsole(ctx context.Context, found func([]*lofamov1.L
 	}
 }
 
-// readNetconsole reads datagrams until the socket fails. It calls found with new last words once the lines behind them have had
-// time to arrive, and left, at most once in netconsoleComplain, when the core has left out more.
-func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*lofamov1.LastWords),
-	left func(halfcore.NetconsoleCounts)) error {
+// readNetconsole reads datagrams of the present senders until the socket fails. It calls found with new last words once the lines behind
+// them have had time to arrive, and left, at most once in netconsoleComplain, when the core has left out more.
+func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, senders *atomic.Pointer[map[netip.Addr]fault.NodeID],
+	found func([]*lofamov1.LastWords), left func(halfcore.NetconsoleCounts)) error {
+	var known *map[netip.Addr]fault.NodeID
 	var due, complained time.Time
 	var was halfcore.NetconsoleCounts
 	buf := make([]byte, 2048) // a datagram of netconsole has 1000 bytes at most
@@ -64,6 +74,10 @@ func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*l
 		}
 		n, from, err := udp.ReadFromUDPAddrPort(buf)
 		now := time.Now()
+		if is := senders.Load(); is != known {
+			known = is
+			core.SetSenders(*is)
+		}
 		switch {
 		case err == nil:
 			if core.Packet(now, from.Addr(), buf[:n]) && due.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,10 +26,13 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 		return c
 	}
 	server, kernel, stranger := listen("127.0.0.1"), listen("127.0.0.2"), listen("127.0.0.3")
-	core := halfcore.NewNetconsole(map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0"}, 1)
+	core := halfcore.NewNetconsole(nil, 1)
 	found, left, ended := make(chan []*lofamov1.LastWords, 1), make(chan halfcore.NetconsoleCounts, 10), make(chan error, 1)
+	var senders atomic.Pointer[map[netip.Addr]fault.NodeID]
+	senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0"})
 	go func() {
-		ended <- readNetconsole(server, core, func(w []*lofamov1.LastWords) { found <- w }, func(c halfcore.NetconsoleCounts) { left <- c })
+		ended <- readNetconsole(server, core, &senders, func(w []*lofamov1.LastWords) { found <- w },
+			func(c halfcore.NetconsoleCounts) { left <- c })
 	}()
 	send := func(from *net.UDPConn, text string) {
 		if _, err := from.WriteTo([]byte(text), server.LocalAddr()); err != nil {
@@ -48,6 +52,16 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("no last words")
+	}
+	senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.4"): "spare-0"})
+	send(listen("127.0.0.4"), "[ 1.0] "+panicked+"\n")
+	select {
+	case w := <-found:
+		if len(w) != 1 || w[0].GetNode() != "spare-0" {
+			t.Errorf("after a change of the neighbours: %v", w)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no last words of a new neighbour")
 	}
 	_ = server.Close()
 	<-ended

@@ -34,8 +34,8 @@ func (h *hostHalf) lookAtPeers() {
 	h.step(hostcore.Neighbours{Topo: around})
 }
 
-// newPeers returns the topology with the neighbours of the DNP half's peers file, if that has changed; nil: it has not. A missing or
-// unreadable file proves nothing, and the present neighbours stay.
+// newPeers returns the topology with the neighbours of the DNP half's peers file, if that has changed, and makes them senders of
+// netconsole's lines; nil: it has not. A missing or unreadable file proves nothing, and the present neighbours stay.
 func (h *hostHalf) newPeers() *halfcore.Topology {
 	if !h.peersFile.Changed() {
 		return nil
@@ -47,9 +47,11 @@ func (h *hostHalf) newPeers() *halfcore.Topology {
 	if word.Number == 0 {
 		return nil
 	}
-	around, err := half.TopologyOf(half.WithPeers(h.configured, word))
+	cfg := half.WithPeers(h.configured, word)
+	around, err := half.TopologyOf(cfg)
 	if err != nil || around.Coord != h.Topo.Coord {
 		return nil // another node took this spare's place: its halves run until stopped from outside
 	}
+	h.SetSenders(cfg)
 	return around
 }

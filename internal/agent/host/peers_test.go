@@ -3,9 +3,12 @@ package host
 import (
 	"bytes"
 	"log/slog"
+	"net/netip"
 	"os"
+	"sync/atomic"
 	"testing"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
@@ -24,7 +27,7 @@ func TestUnreadablePeersAreReadAgain(t *testing.T) {
 	}
 	path := storage.PeerOrders().Path(cfg.StateDir)
 	h := &hostHalf{configured: cfg, peersFile: half.Watch(path)}
-	h.Config = cfg
+	h.Config, h.Half, h.Senders = cfg, fault.HalfHost, new(atomic.Pointer[map[netip.Addr]fault.NodeID])
 	h.Log = slog.New(slog.DiscardHandler)
 	var err error
 	if h.Topo, err = half.TopologyOf(cfg); err != nil {
@@ -32,12 +35,15 @@ func TestUnreadablePeersAreReadAgain(t *testing.T) {
 	}
 	order := peers.State{Number: 3}
 	order.Peers[grid.XPlus.Index()] = peers.Peer{Node: "spare-0"} // the only neighbour, both ways
-	order.Peers[grid.XMinus.Index()] = peers.Peer{Node: "spare-0"}
+	order.Peers[grid.XMinus.Index()] = peers.Peer{Node: "spare-0", Address: netip.MustParseAddrPort("10.9.0.1:7101")}
 	if err := storage.PeerOrders().Save(cfg.StateDir, order); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.newPeers(); got == nil || got.Neighbours[0].ID != "spare-0" {
 		t.Fatalf("%+v: want the neighbour of the order", got)
+	}
+	if senders := h.Senders.Load(); senders == nil || (*senders)[netip.MustParseAddr("10.9.0.1")] != "spare-0" {
+		t.Errorf("the senders of netconsole's lines: %v: want the new neighbour", senders)
 	}
 	whole, err := os.ReadFile(path)
 	if err != nil {

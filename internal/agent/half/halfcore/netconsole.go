@@ -73,11 +73,23 @@ type netconsoleSender struct {
 // NewNetconsole returns a receiver for the machines of nodes at given addresses. serial is the number before that of its first
 // error; take a random one, so that a restart repeats no number.
 func NewNetconsole(senders map[netip.Addr]fault.NodeID, serial uint32) *Netconsole {
-	n := &Netconsole{senders: make(map[netip.Addr]*netconsoleSender, len(senders)), serial: serial}
-	for a, node := range senders {
-		n.senders[a.Unmap().WithZone("")] = &netconsoleSender{node: node, room: netconsoleBurst}
-	}
+	n := &Netconsole{serial: serial}
+	n.SetSenders(senders)
 	return n
+}
+
+// SetSenders replaces the known machines. Those that stay keep their unfinished lines and their last words.
+func (n *Netconsole) SetSenders(senders map[netip.Addr]fault.NodeID) {
+	was := n.senders
+	n.senders = make(map[netip.Addr]*netconsoleSender, len(senders))
+	for a, node := range senders {
+		a = a.Unmap().WithZone("")
+		s := was[a]
+		if s == nil || s.node != node {
+			s = &netconsoleSender{node: node, room: netconsoleBurst}
+		}
+		n.senders[a] = s
+	}
 }
 
 // Counts returns the counters.

@@ -97,6 +97,26 @@ func TestNetconsoleTellsOneDeathOnce(t *testing.T) {
 	}
 }
 
+// TestNetconsoleFollowsNeighbours: a neighbour that is replaced is a stranger, and the new one is known. Lines of those that stay go on.
+func TestNetconsoleFollowsNeighbours(t *testing.T) {
+	n, now, next := receiver(), time.Unix(1000, 0), netip.MustParseAddr("10.7.0.3")
+	n.Packet(now, sender, []byte("Kernel panic - not "))
+	n.SetSenders(map[netip.Addr]fault.NodeID{sender: "n1-0-0", next: "spare-0"})
+	if !n.Packet(now, sender, []byte("syncing: x\n")) || !n.Packet(now, next, []byte(panicLine+"\n")) {
+		t.Errorf("%v", n.Words(now))
+	}
+	n.SetSenders(map[netip.Addr]fault.NodeID{sender: "spare-1"})
+	if words := n.Words(now); len(words) > 0 {
+		t.Errorf("last words of former neighbours: %v", words)
+	}
+	if n.Packet(now, next, []byte(panicLine+"\n")) || !n.Packet(now, sender, []byte(panicLine+"\n")) {
+		t.Error("a former neighbour is known, or a new one at its address is not")
+	}
+	if words := n.Words(now); len(words) != 1 || words[0].GetNode() != "spare-1" {
+		t.Errorf("%v", words)
+	}
+}
+
 // TestNetconsoleStatesOldErrorOnce: the last words of one machine do not restate those of another machine, which has perhaps booted since.
 // A recent error keeps its age.
 func TestNetconsoleStatesOldErrorOnce(t *testing.T) {

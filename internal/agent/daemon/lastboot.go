@@ -35,6 +35,7 @@ const (
 	maxBootFile   = 8 << 10
 	maxKernelLog  = 256 << 10
 	maxKernelLogs = 16  // the newest count
+	maxKnown      = 128 // keys of errors
 	maxLogEntries = 512 // files and folders looked at
 	logDepth      = 3   // folders below the first
 )
@@ -45,7 +46,8 @@ type bootRecord struct {
 	Ended *bootStop `json:"ended,omitempty"` // nil: the daemon runs, or ended without a word
 	// Last is how the boot before ended; nil: not known.
 	Last *halfcore.LastBoot `json:"last,omitempty"`
-	// Known are the keys of the errors in the kernel logs that were there at the daemon's first start in this boot.
+	// Known are the keys of the errors in the kernel logs that were there at the daemon's first start in this boot, or in an earlier one; the
+	// newest first.
 	Known []uint64 `json:"known,omitempty"`
 	// Unread are the folders that the daemon could not read completely then: a log there may be older than this boot.
 	Unread []string `json:"unread,omitempty"`
@@ -104,6 +106,11 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 	b.record = bootRecord{Boot: now, Unread: unread}
 	for _, d := range found {
 		b.record.Known = append(b.record.Known, d.Key)
+	}
+	for _, key := range was.Known { // its log may be there again when newer ones are removed
+		if len(b.record.Known) < maxKnown && !slices.Contains(b.record.Known, key) {
+			b.record.Known = append(b.record.Known, key)
+		}
 	}
 	if was.Boot != "" {
 		traces, doubtful := halfcore.BootTraces{Watchdog: b.watchdog()}, false

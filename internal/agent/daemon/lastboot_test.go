@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
@@ -180,6 +181,28 @@ func TestLogsThatWereUnreadableBeforeAreNoNewEvidence(t *testing.T) {
 			m.want(m.boot(), halfcore.BootPanic, panicked)
 		})
 	}
+}
+
+// TestRemovedLogsRevealNoOldDeath: only the newest logs are read. When somebody removes them, older logs become visible again. They are
+// still known.
+func TestRemovedLogsRevealNoOldDeath(t *testing.T) {
+	m := newMachine(t)
+	m.boot()
+	m.write("var/crash/old/dmesg", "[    9.5] "+panicked+"\n")
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(m.root, "var/crash/old/dmesg"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxKernelLogs {
+		m.write(fmt.Sprintf("var/crash/new/dmesg-%d", i), fmt.Sprintf("[    1.%02d] %s\n", i, panicked))
+	}
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+	if err := os.RemoveAll(filepath.Join(m.root, "var/crash/new")); err != nil {
+		t.Fatal(err)
+	}
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
 }
 
 // TestUnreadableFolderHidesNoOtherEvidence: an error in a folder that was readable is new, even if another folder never is.

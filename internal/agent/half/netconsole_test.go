@@ -1,6 +1,8 @@
 package half
 
 import (
+	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // TestNetconsoleReceivesPanicOverUDP sends a panic between two real sockets, after garbage from a stranger.
@@ -68,6 +71,40 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 	if len(left) != 1 {
 		t.Errorf("%d warnings about strangers: want 1", len(left))
 	}
+}
+
+// TestNetconsoleListensOnceItsAddressIsFree: the address may come after the half, or an earlier process may still have it.
+func TestNetconsoleListensOnceItsAddressIsFree(t *testing.T) {
+	first, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Common{Half: fault.HalfHost, Log: slog.New(slog.DiscardHandler), Senders: new(atomic.Pointer[map[netip.Addr]fault.NodeID])}
+	c.Config.Netconsole.Listen = first.LocalAddr().String()
+	c.Senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.1"): "n1-0-0"})
+	ctx, cancel := context.WithCancel(t.Context())
+	found, ended := make(chan []*lofamov1.LastWords, 100), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.ReceiveNetconsole(ctx, func(w []*lofamov1.LastWords) { found <- w })
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	time.Sleep(50 * time.Millisecond) // it tries
+	kernel, err := net.DialUDP("udp", nil, first.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = kernel.Close() }()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	agenttest.Await(t, "the panic is received", func() bool {
+		_, _ = kernel.Write([]byte("Kernel panic - not syncing: Fatal exception\n")) // refused until it listens
+		return len(found) > 0
+	})
 }
 
 // TestDNPHalfRefusesListenerWithoutEffect: a configuration with the keys of both halves may be that of either. Only the DNP half refuses

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,10 +41,11 @@ const (
 )
 
 // contactFile holds the boot and the time of the last contact, for a daemon that replaces one that died. It needs no fsync: it is for
-// the same boot.
+// the same boot. A look waits at most contactWait for the disk to write it.
 const (
 	contactFile = "hardware-watchdog.contact"
 	maxContact  = 64
+	contactWait = 100 * time.Millisecond
 )
 
 // hardwareLook is the interval of looks, and of feeding. The shortest time-out is four times as long.
@@ -128,6 +130,7 @@ func (w *hardware) begin() {
 	left := w.left()
 	w.feeder = recovery.NewFeeder(now, w.cfg.Timeout.D(), w.cfg.ContactWithin.D(), left)
 	w.feeder.AllowStart(w.startWithin)
+	w.contacts = durable.NewNewest(w.writeContact)
 	if timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin(); timeout != w.cfg.Timeout.D() || contact != w.cfg.ContactWithin.D() {
 		w.log.Warn("hardware watchdog keeps settings of the earlier daemon, because supervisors may rely on them: the present ones apply "+
 			"after a stop that the supervisors commit, or a boot", "timeout", timeout.String(), "contact_within", contact.String())
@@ -179,8 +182,10 @@ type hardware struct {
 	now        func() time.Time
 	page       *regfile.File  // nil while there is none
 	failed     half.Condition // the device cannot be opened
-	unkept     half.Condition // the last contact cannot be recorded
-	unfed      half.Condition // the device refuses to be fed
+	contacts   *durable.Newest[lastContact]
+	recorded   atomic.Pointer[time.Time] // the contact that the disk has; nil: none
+	unkept     half.Condition            // the last contact cannot be recorded; only contacts uses it
+	unfed      half.Condition            // the device refuses to be fed
 	starving   half.Condition
 }
 
@@ -378,25 +383,40 @@ func bootTime() (time.Duration, error) {
 	return time.Duration(ts.Nano()), err
 }
 
-// keepContact records the last contact for the next daemon, while the node fences itself. This daemon may stop running at any point, so
-// the order counts: the record must not be later than the contact.
+// keepContact records the last contact for the next daemon, while the node fences itself. A disk that hangs must not keep the device from
+// being fed: the record is then of an earlier contact, and the next daemon feeds the device for a shorter time.
 func (w *hardware) keepContact() {
 	at, keep := w.feeder.Keep()
 	if !keep {
 		return
 	}
-	err := w.recordContact(at)
-	if w.unkept.Set(w.log, "record the last contact of a node that fences itself", err); err == nil {
-		w.feeder.Kept(at)
+	w.contacts.Write(w.contactRecord(at), contactWait)
+	if done := w.recorded.Load(); done != nil {
+		w.feeder.Kept(*done)
 	}
 }
 
-func (w *hardware) recordContact(at time.Time) error {
+// lastContact is a record of the last contact.
+type lastContact struct {
+	at time.Time
+	up time.Duration // since the boot
+}
+
+// contactRecord returns the record. This daemon may stop running at any point, so the order counts: the record must not be later than the
+// contact.
+func (w *hardware) contactRecord(at time.Time) lastContact {
 	up, err := bootTime()
 	if err != nil {
-		return err
+		return lastContact{at: at} // no contact since the boot
 	}
-	return os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, up-w.now().Sub(at)), 0o600)
+	return lastContact{at, up - w.now().Sub(at)}
+}
+
+func (w *hardware) writeContact(c lastContact) {
+	err := os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, c.up), 0o600)
+	if w.unkept.Set(w.log, "record the last contact of a node that fences itself", err); err == nil {
+		w.recorded.Store(&c.at)
+	}
 }
 
 // recordArmed records that the device is armed, or is about to be.
@@ -458,8 +478,8 @@ func (w *hardware) release() {
 		return
 	}
 	if _, err := os.Stat(w.path(armedFile)); errors.Is(err, fs.ErrNotExist) {
-		err = half.MakeStateDir(w.stateDir)
-		if err = errors.Join(err, w.recordArmed(), w.recordContact(w.feeder.Contact())); err != nil {
+		err = errors.Join(half.MakeStateDir(w.stateDir), w.recordArmed())
+		if w.contacts.Write(w.contactRecord(w.feeder.Contact()), contactWait); err != nil {
 			w.log.Error("record that the hardware watchdog is armed: the machine may reset", "device", w.cfg.Device, "err", err)
 		}
 	}

@@ -424,6 +424,48 @@ func TestLastContactIsRecorded(t *testing.T) {
 	}
 }
 
+// TestDeviceIsFedWhileDiskHangs: the record of the last contact waits for the disk, and the device does not. When the disk works again, the
+// newest contact is recorded.
+func TestDeviceIsFedWhileDiskHangs(t *testing.T) {
+	f := newFed(t.TempDir(), &fakeWatchdog{}, 30*time.Second)
+	path := f.path(contactFile)
+	if err := unix.Mkfifo(path, 0o600); err != nil { // opening it for writing blocks until somebody reads
+		t.Fatal(err)
+	}
+	began := f.now
+	clock := time.Now()
+	f.hardware.now = func() time.Time { return began.Add(time.Since(clock)) }
+	const looks = 5
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		for i := range looks {
+			f.feed(f.hardware.now(), recovery.FenceLook{Readable: [2]bool{true, true}, Stores: [2]uint32{uint32(i), uint32(i)}, Links: true})
+		}
+	}()
+	select {
+	case <-fed:
+	case <-time.After(checkBound):
+		t.Error("the daemon waits for the disk and does not feed the device")
+	}
+	read, err := os.OpenFile(path, os.O_RDONLY, 0) // the disk works again
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = read.Close() }()
+	<-fed
+	if want := looks - 1; f.device.fed < want { // the first look proves nothing
+		t.Errorf("fed %d times, want %d", f.device.fed, want)
+	}
+	if !f.contacts.Flush(checkBound) {
+		t.Error("the contact is not written when the disk works again")
+	}
+	f.keepContact()
+	if _, keep := f.feeder.Keep(); keep {
+		t.Error("the newest contact is not recorded")
+	}
+}
+
 // TestDeviceThatCannotBeUsedStaysDisarmed: a device with another time-out, or one that another program feeds, is neither stated nor
 // recorded as armed.
 func TestDeviceThatCannotBeUsedStaysDisarmed(t *testing.T) {

@@ -35,6 +35,7 @@ const (
 	maxBootFile   = 8 << 10
 	maxKernelLog  = 256 << 10
 	maxKernelLogs = 16  // the newest count
+	maxKnown      = 128 // keys of errors
 	maxLogEntries = 512 // files and folders looked at
 	logDepth      = 3   // folders below the first
 )
@@ -45,8 +46,11 @@ type bootRecord struct {
 	Ended *bootStop `json:"ended,omitempty"` // nil: the daemon runs, or ended without a word
 	// Last is how the boot before ended; nil: not known.
 	Last *halfcore.LastBoot `json:"last,omitempty"`
-	// Known are the keys of the errors in the kernel logs that were there at the daemon's first start in this boot.
+	// Known are the keys of the errors in the kernel logs that were there at the daemon's first start in this boot, or in an earlier one; the
+	// newest first.
 	Known []uint64 `json:"known,omitempty"`
+	// Unread are the folders that the daemon could not read completely then: a log there may be older than this boot.
+	Unread []string `json:"unread,omitempty"`
 }
 
 // bootStop is the daemon's record of an end on request.
@@ -98,24 +102,38 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 		b.keep()
 		return b
 	}
-	deaths, unread := b.kernelDeaths()
-	b.record = bootRecord{Boot: now}
-	for _, d := range deaths {
+	found, unread := b.kernelDeaths()
+	b.record = bootRecord{Boot: now, Unread: unread}
+	for _, d := range found {
 		b.record.Known = append(b.record.Known, d.Key)
 	}
+	for _, key := range was.Known { // its log may be there again when newer ones are removed
+		if len(b.record.Known) < maxKnown && !slices.Contains(b.record.Known, key) {
+			b.record.Known = append(b.record.Known, key)
+		}
+	}
 	if was.Boot != "" {
-		traces := halfcore.BootTraces{Watchdog: b.watchdog()}
-		for _, d := range deaths {
-			if !slices.Contains(was.Known, d.Key) {
-				traces.Deaths = append(traces.Deaths, d)
+		traces, doubtful := halfcore.BootTraces{Watchdog: b.watchdog()}, false
+		for _, d := range found {
+			switch {
+			case slices.Contains(was.Known, d.Key):
+			case b.wasUnread(was, d.dirs):
+				doubtful = true
+			default:
+				traces.Deaths = append(traces.Deaths, d.KernelDeath)
 			}
 		}
 		if e := was.Ended; e != nil {
 			traces.Orderly, traces.Reason, traces.Down = true, e.Reason, e.Down
 		}
 		last := halfcore.ClassifyBoot(traces)
-		if unread != nil && last.End == halfcore.BootPowerLoss {
+		switch {
+		case last.End != halfcore.BootPowerLoss:
+		case len(unread) > 0:
 			last = halfcore.LastBoot{End: halfcore.BootUnknown, Detail: "the agent may not read the logs of dead kernels"}
+		case doubtful:
+			last = halfcore.LastBoot{End: halfcore.BootUnknown,
+				Detail: "the agent could not read all logs of dead kernels when that boot began"}
 		}
 		last.Boot = halfcore.BootPart(id)
 		b.record.Last = &last
@@ -180,8 +198,15 @@ func (b *boots) logDirs() []string {
 	return []string{filepath.Join(b.sysfs, "fs/pstore"), b.root + "/var/lib/systemd/pstore", b.root + "/var/crash"}
 }
 
-// kernelDeaths returns the errors that kernels left in logs. unread says that there may be more in logs that cannot be read.
-func (b *boots) kernelDeaths() (out []halfcore.KernelDeath, unread error) {
+// foundDeath is an error in the logs of dead kernels.
+type foundDeath struct {
+	halfcore.KernelDeath
+	dirs []string // the folders with logs of it
+}
+
+// kernelDeaths returns the errors that kernels left in logs, and the folders with logs that cannot be read.
+func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
+	var errs error
 	for _, dir := range b.logDirs() {
 		paths, err := newestLogs(dir)
 		if _, lost := os.Lstat(filepath.Join(dir, copiesComplete)); dir == b.root+copiedLogs && lost != nil {
@@ -196,16 +221,30 @@ func (b *boots) kernelDeaths() (out []halfcore.KernelDeath, unread error) {
 			d, ok := halfcore.ReadKernelLog(log)
 			if !ok {
 				b.log.Info("a log of a dead kernel names no error", "path", path, "bytes", len(log))
-			} else if !slices.Contains(out, d) {
-				out = append(out, d)
+				continue
 			}
+			i := slices.IndexFunc(out, func(f foundDeath) bool { return f.KernelDeath == d })
+			if i < 0 {
+				i, out = len(out), append(out, foundDeath{KernelDeath: d})
+			}
+			out[i].dirs = append(out[i].dirs, dir)
 		}
-		unread = errors.Join(unread, err)
+		if err != nil {
+			unread, errs = append(unread, dir), errors.Join(errs, err)
+		}
 	}
-	if unread != nil {
-		b.log.Warn("read the logs of dead kernels: failed", "err", unread)
+	if errs != nil {
+		b.log.Warn("read the logs of dead kernels: failed", "err", errs)
 	}
 	return out, unread
+}
+
+// wasUnread reports whether all logs of an error may have been there before the former boot, unread. The copies are of all folders.
+func (b *boots) wasUnread(was bootRecord, dirs []string) bool {
+	copies := b.root + copiedLogs
+	return !slices.ContainsFunc(dirs, func(dir string) bool {
+		return len(was.Unread) == 0 || dir != copies && !slices.Contains(was.Unread, dir) && !slices.Contains(was.Unread, copies)
+	})
 }
 
 // private reports whether only root and the daemon's user can change a file or a folder.

@@ -1,16 +1,23 @@
 package daemon
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // machine is a machine whose boots a test makes up.
@@ -143,6 +150,138 @@ func TestUnreadableLogsAreNoPowerLoss(t *testing.T) {
 	m.want(b, halfcore.BootUnknown, "the agent may not read the logs of dead kernels")
 }
 
+// TestLogsThatWereUnreadableBeforeAreNoNewEvidence: a log that the agent could not read when a boot began may be older than that boot. So
+// it names no end of that boot, once the agent can read it.
+func TestLogsThatWereUnreadableBeforeAreNoNewEvidence(t *testing.T) {
+	const doubt = "the agent could not read all logs of dead kernels when that boot began"
+	for name, tc := range map[string]struct{ unread, old, next string }{
+		"incomplete copies":                     {"run/lofamo-kernel/dmesg-1", "run/lofamo-kernel/dmesg-2", "run/lofamo-kernel/dmesg-3"},
+		"incomplete copies, then the originals": {"run/lofamo-kernel/dmesg-1", "var/crash/1/dmesg", "var/crash/2/dmesg"},
+		"originals, then their copies":          {"", "run/lofamo-kernel/dmesg-2", "run/lofamo-kernel/dmesg-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			if tc.unread != "" {
+				m.write(tc.unread, "cut short")
+				m.boot()
+			} else { // root may read every folder, so this one fails in another way
+				m.boots++
+				lookAtBoots(m.state, "/"+strings.Repeat("y", 300), m.root, [16]byte{m.boots, 15: 1}, slog.New(slog.DiscardHandler))
+			}
+			if err := os.RemoveAll(filepath.Join(m.root, "run")); err != nil {
+				t.Fatal(err)
+			}
+			m.write(tc.old, "[    9.5] "+panicked+"\n")
+			if strings.HasPrefix(tc.old, "run") {
+				m.write("run/lofamo-kernel/complete", "")
+			}
+			m.want(m.boot(), halfcore.BootUnknown, doubt)
+			m.want(m.boot(), halfcore.BootPowerLoss, "")
+			m.write(tc.next, "[    8.5] "+panicked+"\n")
+			m.want(m.boot(), halfcore.BootPanic, panicked)
+		})
+	}
+}
+
+// TestRemovedLogsRevealNoOldDeath: only the newest logs are read. When somebody removes them, older logs become visible again. They are
+// still known.
+func TestRemovedLogsRevealNoOldDeath(t *testing.T) {
+	m := newMachine(t)
+	m.boot()
+	m.write("var/crash/old/dmesg", "[    9.5] "+panicked+"\n")
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(m.root, "var/crash/old/dmesg"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxKernelLogs {
+		m.write(fmt.Sprintf("var/crash/new/dmesg-%d", i), fmt.Sprintf("[    1.%02d] %s\n", i, panicked))
+	}
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+	if err := os.RemoveAll(filepath.Join(m.root, "var/crash/new")); err != nil {
+		t.Fatal(err)
+	}
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+}
+
+// TestUnreadableFolderHidesNoOtherEvidence: an error in a folder that was readable is new, even if another folder never is.
+func TestUnreadableFolderHidesNoOtherEvidence(t *testing.T) {
+	m := newMachine(t)
+	for i := range maxLogEntries + 1 {
+		m.write(fmt.Sprintf("var/crash/%04d", i), "")
+	}
+	m.boot()
+	m.write("sys/fs/pstore/dmesg-ramoops-0", "[    9.5] "+panicked+"\n")
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+}
+
+// TestEveryOrderlyEndIsRecorded: the next boot must not take the end of a boot for a power loss because the daemon waited for a place, or
+// had ended because of an error.
+func TestEveryOrderlyEndIsRecorded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spare bool
+		code  int // with which the halves end; 0: they run
+	}{
+		"a node in its place":             {},
+		"a spare that waits for a place":  {spare: true},
+		"a daemon whose half has refused": {code: half.ExitRefusedFile},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := agenttest.NodeConfig(t)
+			if tc.spare {
+				cfg.Spare, cfg.Coord = true, ""
+				for dir, l := range cfg.Links {
+					l.Peer = ""
+					cfg.Links[dir] = l
+				}
+			}
+			if err := cfg.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			program := filepath.Join(t.TempDir(), "halves")
+			script := "#!/bin/sh\nexec sleep 1000\n"
+			if tc.code != 0 {
+				script = fmt.Sprintf("#!/bin/sh\nexit %d\n", tc.code)
+			}
+			if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			id, err := storage.BootID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := half.MakeStateDir(cfg.StateDir); err != nil {
+				t.Fatal(err)
+			}
+			log := slog.New(slog.DiscardHandler)
+			path := filepath.Join(cfg.StateDir, bootFile)
+			lookAtBoots(cfg.StateDir, cfg.Sensors.Sysfs, "", id, log) // as the daemon did before, in this boot
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, log) }()
+			if tc.code == 0 {
+				agenttest.Await(t, "the daemon serves", func() bool {
+					_, err := os.Stat(filepath.Join(cfg.StateDir, local.LiveSocket(fault.HalfHost)))
+					return err == nil
+				})
+				cancel()
+			}
+			if err := <-done; (err != nil) != (tc.code != 0) {
+				t.Errorf("the daemon ended with %v", err)
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := decodeBoot(b); err != nil || r.Ended == nil {
+				t.Errorf("%s, %v: want a record of the end", b, err)
+			}
+		})
+	}
+}
+
 func TestDamagedBootRecordIsTakenForLost(t *testing.T) {
 	m := newMachine(t)
 	m.boot()
@@ -157,7 +296,8 @@ func TestDamagedBootRecordIsTakenForLost(t *testing.T) {
 
 // FuzzBootRecord: a record is refused, or written again as it is.
 func FuzzBootRecord(f *testing.F) {
-	f.Add([]byte(`{"boot":"000102030405060708090a0b0c0d0e0f","ended":{"reason":"x","down":true},"last":{"end":1,"boot":7},"known":[1]}`))
+	f.Add([]byte(`{"boot":"000102030405060708090a0b0c0d0e0f","ended":{"reason":"x","down":true},"last":{"end":1,"boot":7},"known":[1],` +
+		`"unread":["/sys/fs/pstore"]}`))
 	f.Add([]byte(`{"boot":"00","last":{"end":99}}`))
 	f.Add([]byte(`{"boot":"00000000000000000000000000000000","known":[]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -167,6 +307,9 @@ func FuzzBootRecord(f *testing.F) {
 		}
 		if len(r.Known) == 0 {
 			r.Known = nil // an empty list is not written
+		}
+		if len(r.Unread) == 0 {
+			r.Unread = nil
 		}
 		m := newMachine(t)
 		old := &boots{path: filepath.Join(m.state, bootFile), log: slog.New(slog.DiscardHandler), record: r}

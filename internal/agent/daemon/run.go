@@ -194,16 +194,20 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	defer func() { _ = d.manager.to.Close() }() // a manager that hangs must not keep the daemon from ending
 	d.disarmUnplaced()                          // before the halves take their time to stop
 	d.leaveFormerPlace()
+	d.boots = d.lookAtBoots()
 	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
+		d.boots.end(stopReason(context.WithoutCancel(ctx), shutdownSigns))
 		return err
 	}
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within",
 		halfcore.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
-	d.boots = d.lookAtBoots()
 	serving, end := d.untilAnnounced(ctx)
-	defer end()
-	return d.inPlace(serving, d.serve)
+	err = d.inPlace(serving, d.serve)
+	if recorded := end(); !recorded && !errors.Is(err, errMoved) && !errors.Is(err, errGone) {
+		d.boots.end(fault.StopDaemon)
+	}
+	return err
 }
 
 // Final reports whether a daemon that ended with err should stay down until a person starts it. That is so if its configuration is

@@ -74,9 +74,9 @@ func (d *daemon) tellReturn(ctx context.Context) error {
 	return local.AnnounceStop(ctx, d.cfg.Agent.StateDir, fault.StopOver)
 }
 
-// untilAnnounced returns a context that ends after ctx, when the stop has been announced. Call end to release it: it waits until
-// the stop is on disk, too.
-func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, end func()) {
+// untilAnnounced returns a context that ends after ctx, when the stop has been announced. Call end to release it: if ctx has ended, end
+// waits until the stop is on disk, too, and returns true.
+func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, end func() bool) {
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -93,11 +93,13 @@ func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, e
 		cancel()
 		<-recorded
 	})
-	return serving, func() {
-		if !stop() {
+	return serving, func() bool {
+		stopped := !stop()
+		if stopped {
 			<-done
 		}
 		cancel()
+		return stopped
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,7 @@ type Common struct {
 	Topo     *halfcore.Topology                 // torus and neighbours are those of the start
 	Around   *atomic.Pointer[halfcore.Topology] // torus, links and, of the host half, neighbours are those of now
 	Peers    *halfcore.PeersConfig
+	Senders  *atomic.Pointer[map[netip.Addr]fault.NodeID] // present ones of netconsole's lines; nobody changes the map
 	Half     fault.Half
 	Log      *slog.Logger
 	Signer   *pki.Signer
@@ -88,9 +90,11 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	}
 	c := Common{
 		Config: cfg, Periods: periods, Half: half, Topo: around, Around: new(atomic.Pointer[halfcore.Topology]), Peers: known,
-		Log: log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
+		Senders: new(atomic.Pointer[map[netip.Addr]fault.NodeID]),
+		Log:     log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
 	}
 	c.Around.Store(around)
+	c.SetSenders(cfg)
 	file, log := c.epochPath(), c.Log
 	c.epochs = durable.NewNewest(func(e fault.Epoch) {
 		if err := storage.SetEpoch(file, e); err != nil {

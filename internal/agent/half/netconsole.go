@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -14,6 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // wordsSettle is the time for the lines behind an error to arrive: a kernel sends all lines of a panic within 10 ms.
@@ -22,23 +25,55 @@ const wordsSettle = 50 * time.Millisecond
 // netconsoleComplain is the least time between two warnings about lines that are left out.
 const netconsoleComplain = time.Minute
 
+// SetSenders accepts netconsole's lines from the senders of a configuration with the supervisors' updates. Any goroutine may call it.
+func (c *Common) SetSenders(cfg config.Agent) {
+	senders := cfg.NetconsoleSenders(c.Half)
+	c.Senders.Store(&senders)
+}
+
+// netconsoleRetry is the time between two tries to open the socket. Its address may come later than the half, and may go.
+const netconsoleRetry = 2 * time.Second
+
 // ReceiveNetconsole receives the last lines of other machines' kernels until ctx ends, and calls found with new last words. The half can
-// run without it: if the socket cannot be opened, it logs a warning and returns.
+// run without it: while the socket cannot be opened, it tries again.
 func (c *Common) ReceiveNetconsole(ctx context.Context, found func([]*lofamov1.LastWords)) {
+	core, failing := halfcore.NewNetconsole(nil, rand.Uint32()), Condition{}
+	for {
+		udp, err := c.listenNetconsole(ctx)
+		if err == nil {
+			failing.Set(c.Log, "receive netconsole", nil)
+			stop := context.AfterFunc(ctx, func() { _ = udp.Close() })
+			err = c.netconsole(udp, core, found)
+			stop()
+			_ = udp.Close()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		failing.Set(c.Log, "receive netconsole", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(netconsoleRetry):
+		}
+	}
+}
+
+func (c *Common) listenNetconsole(ctx context.Context) (*net.UDPConn, error) {
 	listen := net.ListenConfig{}
 	if c.Half == fault.HalfDNP {
 		listen.Control = udplink.BindTo(c.Config.Window.Interface) // only its own host can send by that
 	}
 	conn, err := listen.ListenPacket(ctx, "udp", c.Config.Netconsole.Listen)
 	if err != nil {
-		c.Log.Warn("receive netconsole: the last lines of other kernels are not received", "listen", c.Config.Netconsole.Listen, "err", err)
-		return
+		return nil, err
 	}
-	udp := conn.(*net.UDPConn) //nolint:forcetypeassert // the network is udp
-	defer context.AfterFunc(ctx, func() { _ = udp.Close() })()
-	defer func() { _ = udp.Close() }()
-	core := halfcore.NewNetconsole(c.Config.NetconsoleSenders(c.Half), rand.Uint32())
-	err = readNetconsole(udp, core, func(words []*lofamov1.LastWords) {
+	return conn.(*net.UDPConn), nil //nolint:forcetypeassert // the network is udp
+}
+
+// netconsole reads datagrams until the socket fails.
+func (c *Common) netconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*lofamov1.LastWords)) error {
+	return readNetconsole(udp, core, c.Senders, func(words []*lofamov1.LastWords) {
 		c.Log.Warn("kernel error of another machine received by netconsole", "node", words[0].GetNode(), "from", words[0].GetFrom(),
 			"line", words[0].GetLine())
 		found(words)
@@ -46,15 +81,13 @@ func (c *Common) ReceiveNetconsole(ctx context.Context, found func([]*lofamov1.L
 		c.Log.Warn("lines of netconsole were left out", "strangers", n.Strangers, "flooded", n.Flooded, "cut", n.Cut, "malformed", n.Malformed,
 			"taken", n.Lines)
 	})
-	if ctx.Err() == nil {
-		c.Log.Warn("receive netconsole", "err", err)
-	}
 }
 
-// readNetconsole reads datagrams until the socket fails. It calls found with new last words once the lines behind them have had
-// time to arrive, and left, at most once in netconsoleComplain, when the core has left out more.
-func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*lofamov1.LastWords),
-	left func(halfcore.NetconsoleCounts)) error {
+// readNetconsole reads datagrams of the present senders until the socket fails. It calls found with new last words once the lines behind
+// them have had time to arrive, and left, at most once in netconsoleComplain, when the core has left out more.
+func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, senders *atomic.Pointer[map[netip.Addr]fault.NodeID],
+	found func([]*lofamov1.LastWords), left func(halfcore.NetconsoleCounts)) error {
+	var known *map[netip.Addr]fault.NodeID
 	var due, complained time.Time
 	var was halfcore.NetconsoleCounts
 	buf := make([]byte, 2048) // a datagram of netconsole has 1000 bytes at most
@@ -64,6 +97,10 @@ func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*l
 		}
 		n, from, err := udp.ReadFromUDPAddrPort(buf)
 		now := time.Now()
+		if is := senders.Load(); is != known {
+			known = is
+			core.SetSenders(*is)
+		}
 		switch {
 		case err == nil:
 			if core.Packet(now, from.Addr(), buf[:n]) && due.IsZero() {
@@ -74,7 +111,7 @@ func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*l
 		}
 		if !due.IsZero() && !now.Before(due) {
 			due = time.Time{}
-			if words := core.Words(); len(words) > 0 {
+			if words := core.Words(now); len(words) > 0 {
 				found(words)
 			}
 		}

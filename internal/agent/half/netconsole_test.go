@@ -1,9 +1,12 @@
 package half
 
 import (
+	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
 // TestNetconsoleReceivesPanicOverUDP sends a panic between two real sockets, after garbage from a stranger.
@@ -25,10 +29,13 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 		return c
 	}
 	server, kernel, stranger := listen("127.0.0.1"), listen("127.0.0.2"), listen("127.0.0.3")
-	core := halfcore.NewNetconsole(map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0"}, 1)
+	core := halfcore.NewNetconsole(nil, 1)
 	found, left, ended := make(chan []*lofamov1.LastWords, 1), make(chan halfcore.NetconsoleCounts, 10), make(chan error, 1)
+	var senders atomic.Pointer[map[netip.Addr]fault.NodeID]
+	senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0"})
 	go func() {
-		ended <- readNetconsole(server, core, func(w []*lofamov1.LastWords) { found <- w }, func(c halfcore.NetconsoleCounts) { left <- c })
+		ended <- readNetconsole(server, core, &senders, func(w []*lofamov1.LastWords) { found <- w },
+			func(c halfcore.NetconsoleCounts) { left <- c })
 	}()
 	send := func(from *net.UDPConn, text string) {
 		if _, err := from.WriteTo([]byte(text), server.LocalAddr()); err != nil {
@@ -49,11 +56,55 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no last words")
 	}
+	senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.4"): "spare-0"})
+	send(listen("127.0.0.4"), "[ 1.0] "+panicked+"\n")
+	select {
+	case w := <-found:
+		if len(w) != 1 || w[0].GetNode() != "spare-0" {
+			t.Errorf("after a change of the neighbours: %v", w)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no last words of a new neighbour")
+	}
 	_ = server.Close()
 	<-ended
 	if len(left) != 1 {
 		t.Errorf("%d warnings about strangers: want 1", len(left))
 	}
+}
+
+// TestNetconsoleListensOnceItsAddressIsFree: the address may come after the half, or an earlier process may still have it.
+func TestNetconsoleListensOnceItsAddressIsFree(t *testing.T) {
+	first, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Common{Half: fault.HalfHost, Log: slog.New(slog.DiscardHandler), Senders: new(atomic.Pointer[map[netip.Addr]fault.NodeID])}
+	c.Config.Netconsole.Listen = first.LocalAddr().String()
+	c.Senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.1"): "n1-0-0"})
+	ctx, cancel := context.WithCancel(t.Context())
+	found, ended := make(chan []*lofamov1.LastWords, 100), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.ReceiveNetconsole(ctx, func(w []*lofamov1.LastWords) { found <- w })
+	}()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	time.Sleep(50 * time.Millisecond) // it tries
+	kernel, err := net.DialUDP("udp", nil, first.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = kernel.Close() }()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	agenttest.Await(t, "the panic is received", func() bool {
+		_, _ = kernel.Write([]byte("Kernel panic - not syncing: Fatal exception\n")) // refused until it listens
+		return len(found) > 0
+	})
 }
 
 // TestDNPHalfRefusesListenerWithoutEffect: a configuration with the keys of both halves may be that of either. Only the DNP half refuses

@@ -28,6 +28,7 @@ type Page struct {
 	log     *slog.Logger
 	File    *regfile.File
 	epoch   fault.Epoch
+	tests   string // the self-test result in the lock's file; empty: none
 	checkAt time.Time
 	broken  Condition
 	History *bundle.History // of writes and reads; nil: none
@@ -82,8 +83,17 @@ func (p *Page) Maintain(now time.Time) (fresh bool) {
 	}
 	p.File = f
 	p.note(f.SetEpoch(p.half, p.epoch))
+	if p.tests != "" { // taking the lock again has erased it
+		p.note(f.NoteTests(p.tests))
+	}
 	p.note(f.Check())
 	return true
+}
+
+// noteTests writes the self-test result for the recovery daemon.
+func (p *Page) noteTests(what string) {
+	p.tests = what
+	p.note(p.File.NoteTests(what))
 }
 
 // scrub repairs flipped guards and copies before a second flip makes a word unreadable. It reports whether there are

@@ -91,3 +91,26 @@ func TestDamagedRegistersAreNoDNPFault(t *testing.T) {
 		t.Error("the DNP half does not find its flipped registers")
 	}
 }
+
+// TestRepairedRegisterFileKeepsSelfTestResult: the daemons read the result from the file of the half's lock, which a half takes again when
+// it repairs its register file.
+func TestRepairedRegisterFileKeepsSelfTestResult(t *testing.T) {
+	path, now := filepath.Join(t.TempDir(), "registers"), time.Unix(1000, 0)
+	p, err := OpenPage(path, fault.HalfHost, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.File.Close() }()
+	c := &Common{}
+	c.NoteProven(p, false)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if !p.Maintain(now) {
+		t.Fatal("the register file is not repaired")
+	}
+	c.NoteProven(p, false)
+	if h, err := regfile.LastHolder(path, fault.HalfHost); err != nil || h.Tests != regfile.Proven {
+		t.Errorf("%+v, %v: want %q", h, err, regfile.Proven)
+	}
+}

@@ -167,6 +167,6 @@ func (c *Common) NoteWrong(p *Page, stuck string, results []selftest.Result) {
 func (c *Common) noteTests(p *Page, what string) {
 	if c.tests != what {
 		c.tests = what
-		p.note(p.File.NoteTests(what))
+		p.noteTests(what)
 	}
 }

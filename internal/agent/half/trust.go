@@ -2,6 +2,7 @@ package half
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"sync/atomic"
@@ -20,6 +21,7 @@ type trust struct {
 	log      *slog.Logger
 	keeper   *pki.DenyListKeeper // owned by run
 	file     WatchedFile         // the list's
+	unread   bool                // the last try to read it failed
 	failed   Condition
 	renewal  Condition
 	renewAt  time.Time
@@ -53,6 +55,7 @@ func newTrust(c *Common, r *pki.Registry) *trust {
 	var lost error
 	if t.keeper, lost = pki.NewDenyListKeeper(c.Config.StateDir, c.Config.Cluster, c.Verifier, r); lost != nil {
 		c.Log.Error("list of revoked certificates not read: none is refused until a supervisor sends it again", "err", lost)
+		t.unread = true
 	}
 	t.Version.Store(t.keeper.List().GetVersion())
 	t.Stored.Store(t.Version.Load())
@@ -119,16 +122,21 @@ func (t *trust) Run(ctx context.Context, changed func()) {
 			t.renew(time.Now())
 			t.Carry()
 			t.Renewals.Tick(time.Now())
-			switch {
-			case t.file.Changed():
+			if t.file.Changed() || t.unread { // only the host half gets the list again
 				taken, err = t.keeper.Reload()
-			case t.Stored.Load() != t.Version.Load():
-				if err = t.keeper.Persist(); err == nil {
+				t.unread = err != nil
+			}
+			if !taken && t.Stored.Load() != t.Version.Load() {
+				if kept := t.keeper.Persist(); kept == nil {
 					t.Stored.Store(t.Version.Load())
+				} else {
+					err = errors.Join(err, kept)
 				}
 			}
 		}
-		t.failed.Set(t.log, "loading the list of revoked certificates", err)
+		if err != nil || !t.unread {
+			t.failed.Set(t.log, "loading the list of revoked certificates", err)
+		}
 		if err == nil && taken {
 			t.Stored.Store(t.keeper.List().GetVersion())
 		}

@@ -36,6 +36,9 @@ func (f *WatchedFile) Changed() bool {
 	return now != was
 }
 
+// Again makes the next call of Changed return true: the present state could not be read.
+func (f *WatchedFile) Again() { f.seen = fileState{size: -1} }
+
 func stateOf(path string) fileState {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // watchPeers follows the DNP half's peers file until ctx ends. It has no timer: others signal it when to look. No
@@ -23,15 +25,33 @@ func (h *hostHalf) watchPeers(ctx context.Context) {
 
 // lookAtPeers updates the neighbours' names in this half's reports, if they have changed.
 func (h *hostHalf) lookAtPeers() {
-	if !h.peersFile.Changed() {
+	around := h.newPeers()
+	if around == nil {
 		return
-	}
-	cfg := half.WithStoredPeers(h.configured)
-	around, err := half.TopologyOf(cfg)
-	if err != nil || around.Coord != h.Topo.Coord {
-		return // another node took this spare's place: its halves run until stopped from outside
 	}
 	h.Log.Info("new neighbours from the supervisors' order", "peers", fmt.Sprint(around.NeighbourIDs()), "torus", around.Dims.Short())
 	h.Around.Store(around)
 	h.step(hostcore.Neighbours{Topo: around})
+}
+
+// newPeers returns the topology with the neighbours of the DNP half's peers file, if that has changed, and makes them senders of
+// netconsole's lines; nil: it has not. A missing or unreadable file proves nothing, and the present neighbours stay.
+func (h *hostHalf) newPeers() *halfcore.Topology {
+	if !h.peersFile.Changed() {
+		return nil
+	}
+	word, lost := storage.PeerOrders().Load(h.Config.StateDir)
+	if lost != nil {
+		h.peersFile.Again() // perhaps the DNP half was writing it
+	}
+	if word.Number == 0 {
+		return nil
+	}
+	cfg := half.WithPeers(h.configured, word)
+	around, err := half.TopologyOf(cfg)
+	if err != nil || around.Coord != h.Topo.Coord {
+		return nil // another node took this spare's place: its halves run until stopped from outside
+	}
+	h.SetSenders(cfg)
+	return around
 }

@@ -111,10 +111,10 @@ func (s *halfHealth) as(now time.Time) *lofamov1.HalfHealth {
 	if p := s.processor; (p.GetStarved() || p.GetBudgetLevel() > 0 || p.GetNotRealtime()) && now.Sub(s.spentAt) < testsFor {
 		h.Processor = p
 	}
-	if passed := now.Sub(s.wordsAt); passed < wordsFor {
-		for _, w := range s.words {
+	for _, w := range s.words {
+		if age := time.Duration(w.GetAgeMs())*time.Millisecond + max(0, now.Sub(s.wordsAt)); age < wordsFor {
 			w = proto.CloneOf(w)
-			w.AgeMs = uint32(max(0, passed).Milliseconds())
+			w.AgeMs = uint32(age.Milliseconds())
 			h.LastWords = append(h.LastWords, w)
 		}
 	}

@@ -1,6 +1,7 @@
 package halfcore
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -85,4 +86,21 @@ func TestHealthMergesDaemonAndHalf(t *testing.T) {
 	check(1, lofamov1.Resumption_RESUMED, "")
 	daemon(1)
 	check(1, lofamov1.Resumption_RESUMED, "")
+}
+
+// TestLastWordsKeepTheirAge: the age of last words counts from their arrival, and newer last words of another machine do not renew it.
+func TestLastWordsKeepTheirAge(t *testing.T) {
+	var k HealthLog
+	now := time.Unix(1000, 0)
+	k.Set(now, fault.HalfHost, &lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{{Node: "n2-0-0", Serial: 2}, {Node: "n1-0-0", Serial: 1,
+		AgeMs: 100_000}}})
+	for after, want := range map[time.Duration][]uint32{10 * time.Second: {10_000, 110_000}, time.Minute: {60_000}, 2 * time.Minute: nil} {
+		var ages []uint32
+		for _, w := range k.As(now.Add(after)).Host.GetLastWords() {
+			ages = append(ages, w.GetAgeMs())
+		}
+		if !slices.Equal(ages, want) {
+			t.Errorf("%s later: ages %d ms, want %d ms", after, ages, want)
+		}
+	}
 }

@@ -73,11 +73,23 @@ type netconsoleSender struct {
 // NewNetconsole returns a receiver for the machines of nodes at given addresses. serial is the number before that of its first
 // error; take a random one, so that a restart repeats no number.
 func NewNetconsole(senders map[netip.Addr]fault.NodeID, serial uint32) *Netconsole {
-	n := &Netconsole{senders: make(map[netip.Addr]*netconsoleSender, len(senders)), serial: serial}
-	for a, node := range senders {
-		n.senders[a.Unmap().WithZone("")] = &netconsoleSender{node: node, room: netconsoleBurst}
-	}
+	n := &Netconsole{serial: serial}
+	n.SetSenders(senders)
 	return n
+}
+
+// SetSenders replaces the known machines. Those that stay keep their unfinished lines and their last words.
+func (n *Netconsole) SetSenders(senders map[netip.Addr]fault.NodeID) {
+	was := n.senders
+	n.senders = make(map[netip.Addr]*netconsoleSender, len(senders))
+	for a, node := range senders {
+		a = a.Unmap().WithZone("")
+		s := was[a]
+		if s == nil || s.node != node {
+			s = &netconsoleSender{node: node, room: netconsoleBurst}
+		}
+		n.senders[a] = s
+	}
 }
 
 // Counts returns the counters.
@@ -257,8 +269,9 @@ func bootOf(now time.Time, line string) time.Time {
 	return now.Add(-time.Duration(uptime * float64(time.Second)))
 }
 
-// Words returns copies of the newest last words, the newest first, at most servicenet.MaxLastWords.
-func (n *Netconsole) Words() (out []*lofamov1.LastWords) {
+// Words returns copies of the newest last words with their ages, the newest first, at most servicenet.MaxLastWords. It omits those that are
+// older than a digest restates: their machines may have booted since.
+func (n *Netconsole) Words(now time.Time) (out []*lofamov1.LastWords) {
 	var newest [servicenet.MaxLastWords]*netconsoleSender
 	for _, s := range n.senders {
 		for i := range newest {
@@ -268,8 +281,13 @@ func (n *Netconsole) Words() (out []*lofamov1.LastWords) {
 		}
 	}
 	for _, s := range newest {
-		if s != nil {
-			out = append(out, proto.CloneOf(s.words))
+		if s == nil {
+			continue
+		}
+		if age := max(0, now.Sub(s.at)); age < wordsFor {
+			w := proto.CloneOf(s.words)
+			w.AgeMs = uint32(age.Milliseconds())
+			out = append(out, w)
 		}
 	}
 	return out

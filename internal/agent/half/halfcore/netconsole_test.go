@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func TestNetconsoleFindsLastWords(t *testing.T) {
 		for _, b := range tt.give {
 			found = n.Packet(now, sender, []byte(b)) || found
 		}
-		words := n.Words()
+		words := n.Words(now)
 		if tt.end == 0 {
 			if found || words != nil {
 				t.Errorf("%s: %v", name, words)
@@ -96,6 +97,50 @@ func TestNetconsoleTellsOneDeathOnce(t *testing.T) {
 	}
 }
 
+// TestNetconsoleFollowsNeighbours: a neighbour that is replaced is a stranger, and the new one is known. Lines of those that stay go on.
+func TestNetconsoleFollowsNeighbours(t *testing.T) {
+	n, now, next := receiver(), time.Unix(1000, 0), netip.MustParseAddr("10.7.0.3")
+	n.Packet(now, sender, []byte("Kernel panic - not "))
+	n.SetSenders(map[netip.Addr]fault.NodeID{sender: "n1-0-0", next: "spare-0"})
+	if !n.Packet(now, sender, []byte("syncing: x\n")) || !n.Packet(now, next, []byte(panicLine+"\n")) {
+		t.Errorf("%v", n.Words(now))
+	}
+	n.SetSenders(map[netip.Addr]fault.NodeID{sender: "spare-1"})
+	if words := n.Words(now); len(words) > 0 {
+		t.Errorf("last words of former neighbours: %v", words)
+	}
+	if n.Packet(now, next, []byte(panicLine+"\n")) || !n.Packet(now, sender, []byte(panicLine+"\n")) {
+		t.Error("a former neighbour is known, or a new one at its address is not")
+	}
+	if words := n.Words(now); len(words) != 1 || words[0].GetNode() != "spare-1" {
+		t.Errorf("%v", words)
+	}
+}
+
+// TestNetconsoleStatesOldErrorOnce: the last words of one machine do not restate those of another machine, which has perhaps booted since.
+// A recent error keeps its age.
+func TestNetconsoleStatesOldErrorOnce(t *testing.T) {
+	other := netip.MustParseAddr("10.7.0.3")
+	for apart, want := range map[time.Duration][]uint32{time.Minute: {50, 60050}, 3 * time.Minute: {50}} {
+		n := NewNetconsole(map[netip.Addr]fault.NodeID{sender: "n1-0-0", other: "n2-0-0"}, 6)
+		now := time.Unix(1000, 0)
+		for _, from := range [...]netip.Addr{sender, other} {
+			if !n.Packet(now, from, []byte(panicLine+"\n")) {
+				t.Fatal("no last words")
+			}
+			now = now.Add(apart)
+		}
+		words := n.Words(now.Add(50*time.Millisecond - apart))
+		var ages []uint32
+		for _, w := range words {
+			ages = append(ages, w.GetAgeMs())
+		}
+		if words[0].GetNode() != "n2-0-0" || !slices.Equal(ages, want) {
+			t.Errorf("errors %s apart: ages %d ms, want %d ms: %v", apart, ages, want, words)
+		}
+	}
+}
+
 // TestNetconsoleTakesLineWithoutItsEnd: the machine was reset before the end of its last line.
 func TestNetconsoleTakesLineWithoutItsEnd(t *testing.T) {
 	n, now := receiver(), time.Unix(1000, 0)
@@ -110,7 +155,7 @@ func TestNetconsoleTakesLineWithoutItsEnd(t *testing.T) {
 // TestNetconsoleBoundsHostileSenders: strangers, floods, huge lines and garbage are counted and bounded.
 func TestNetconsoleBoundsHostileSenders(t *testing.T) {
 	n, now := receiver(), time.Unix(1000, 0)
-	if n.Packet(now, netip.MustParseAddr("10.7.0.9"), []byte(panicLine+"\n")) || n.Words() != nil {
+	if n.Packet(now, netip.MustParseAddr("10.7.0.9"), []byte(panicLine+"\n")) || n.Words(now) != nil {
 		t.Error("a stranger was believed")
 	}
 	for range 100 {
@@ -139,7 +184,7 @@ func FuzzNetconsole(f *testing.F) {
 		for _, p := range [][]byte{a, b, []byte(panicLine), []byte("\nx\n")} {
 			n.Packet(now, sender, p)
 		}
-		for _, w := range n.Words() {
+		for _, w := range n.Words(now) {
 			if err := servicenet.CheckHalfHealth(&lofamov1.HalfHealth{LastWords: []*lofamov1.LastWords{w}}); err != nil {
 				t.Error(err)
 			}

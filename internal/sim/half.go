@@ -6,6 +6,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 )
 
 // registers is the page that the halves of a node share. Guards and torn words are regfile's own
@@ -19,6 +21,22 @@ type registers struct {
 	peers      [grid.NumDirections]uint32
 	words      map[watchdog.Addr]uint32
 	stores     [2]uint32 // of the halves' watchdog words
+}
+
+// write writes the DNP half's words beside its watchdog word.
+func (r *registers) write(out *dnpcore.Output) {
+	for _, s := range out.Stores {
+		r.words[s.Addr] = s.Value
+	}
+	for _, e := range out.Details {
+		r.details[e.Dir.Index()] = e.Value
+	}
+	for _, e := range out.Causes {
+		r.causes[e.Dir.Index()] = e.Value
+	}
+	for _, e := range out.Peers {
+		r.peers[e.Dir.Index()] = e.Value
+	}
 }
 
 // cable has the faults of one direction of a link, at its sending end.

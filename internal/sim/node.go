@@ -306,18 +306,7 @@ func (n *node) openHost(by string, b []byte, damaged bool, ev hostcore.Received)
 func (n *node) stepDNP(ev dnpcore.Event) {
 	out := n.dnpCore.Step(n.dnp.clock(), ev)
 	n.carryOut(fault.HalfDNP, out.SenderEffects)
-	for _, s := range out.Stores {
-		n.page.words[s.Addr] = s.Value
-	}
-	for _, e := range out.Details {
-		n.page.details[e.Dir.Index()] = e.Value
-	}
-	for _, e := range out.Causes {
-		n.page.causes[e.Dir.Index()] = e.Value
-	}
-	for _, e := range out.Peers {
-		n.page.peers[e.Dir.Index()] = e.Value
-	}
+	n.page.write(&out)
 	if out.WriteDescriptor {
 		n.page.descriptor = out.Descriptor
 	}

@@ -572,8 +572,8 @@ func TestNextLeaderWaitsForLinkOfMovedNode(t *testing.T) {
 	}
 }
 
-// The wait of a link ends without a change of its state. The machine says so, because the next leader waits for links of which the store has
-// the rule "relinked".
+// The wait of a link ends without a change of its state. The machine says so, because the next leader waits for links of which the store
+// has the rule "relinked".
 func TestEndOfWaitIsReported(t *testing.T) {
 	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
 	if err != nil {

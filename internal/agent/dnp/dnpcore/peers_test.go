@@ -64,8 +64,9 @@ func TestLinkChangesToOrderedPeer(t *testing.T) {
 	if !out.SavePeers || !slices.Equal(out.Repeer, []grid.Direction{grid.XPlus}) || status(&out) != nil {
 		t.Errorf("save %t, goes over at %v, says %v before it is kept", out.SavePeers, out.Repeer, status(&out))
 	}
-	if want := []Extension{{grid.XPlus, n.m.cfg.Topo.PeerMark(grid.XPlus)}}; !slices.Equal(out.Peers, want) || n.m.cfg.Topo.Neighbours[0].ID != "spare-0" {
-		t.Errorf("writes the marks %v about %v: want %v", out.Peers, n.m.cfg.Topo.NeighbourIDs(), want)
+	around := n.m.cfg.Topo
+	if want := []Extension{{grid.XPlus, around.PeerMark(grid.XPlus)}}; !slices.Equal(out.Peers, want) || around.Neighbours[0].ID != "spare-0" {
+		t.Errorf("writes the marks %v about %v: want %v", out.Peers, around.NeighbourIDs(), want)
 	}
 	if p := n.m.PeerAt(grid.XPlus); p != (peers.Peer{Node: "spare-0", Address: netip.MustParseAddrPort(spareAt)}) {
 		t.Errorf("peer %+v", p)

@@ -2,14 +2,15 @@ package client
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// ListCertificates asks every supervisor. It returns the newest list of revoked certificates and the newest certificate
-// of each identity that any supervisor has seen. It fails if no supervisor answers.
+// ListCertificates asks every supervisor. It returns the newest list of revoked certificates, the newest certificate of each
+// identity that any supervisor has seen, and the issuers that any supervisor trusts. It fails if no supervisor answers.
 func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificatesResponse, error) {
 	out := &lofamov1.ListCertificatesResponse{}
 	at := make(map[string]int)
@@ -32,6 +33,11 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 					out.Certificates = append(out.Certificates, one)
 				case one.GetNotBefore().AsTime().After(out.Certificates[k].GetNotBefore().AsTime()):
 					out.Certificates[k] = one
+				}
+			}
+			for _, one := range resp.GetIssuers() {
+				if !slices.ContainsFunc(out.Issuers, func(o *lofamov1.Certificate) bool { return o.GetSerial() == one.GetSerial() }) {
+					out.Issuers = append(out.Issuers, one)
 				}
 			}
 			return nil

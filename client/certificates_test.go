@@ -1,0 +1,31 @@
+package client_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
+)
+
+// TestListCertificatesHasIssuersOfAllSupervisors: during a change of keys, supervisors may trust different issuers.
+func TestListCertificatesHasIssuersOfAllSupervisors(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	issuer := func(serial string) *lofamov1.Certificate {
+		return &lofamov1.Certificate{Identity: "lofamo://test/issuer", Serial: serial, NotAfter: timestamppb.New(time.Unix(1e9, 0))}
+	}
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.List = &lofamov1.ListCertificatesResponse{NextVersion: 1, Issuers: []*lofamov1.Certificate{issuer("1")}}
+	b.Certificates.List = &lofamov1.ListCertificatesResponse{NextVersion: 1, Issuers: []*lofamov1.Certificate{issuer("1"), issuer("2")}}
+	resp, err := dial(t, dir, a.Address, b.Address).ListCertificates(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := resp.GetIssuers(); len(got) != 2 || got[0].GetSerial() != "1" || got[1].GetSerial() != "2" {
+		t.Errorf("issuers %v: want 1 and 2", got)
+	}
+}

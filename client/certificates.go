@@ -17,6 +17,8 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	var tried []Try
 	for i, target := range c.cfg.Targets {
 		err := c.atThis(ctx, i, func(conn *grpc.ClientConn) error {
+			ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
+			defer cancel()
 			resp, err := lofamov1.NewCertificatesClient(conn).ListCertificates(ctx, &lofamov1.ListCertificatesRequest{})
 			if err != nil {
 				return err

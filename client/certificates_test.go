@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -27,5 +28,21 @@ func TestListCertificatesHasIssuersOfAllSupervisors(t *testing.T) {
 	}
 	if got := resp.GetIssuers(); len(got) != 2 || got[0].GetSerial() != "1" || got[1].GetSerial() != "2" {
 		t.Errorf("issuers %v: want 1 and 2", got)
+	}
+}
+
+// TestListCertificatesIsBoundedAtEachSupervisor: TryTimeout bounds the read at each supervisor, also at one that answers other calls.
+func TestListCertificatesIsBoundedAtEachSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.Hang = true
+	b.Certificates.List = &lofamov1.ListCertificatesResponse{NextVersion: 7}
+	c := dialWithin(t, time.Second, dir, a.Address, b.Address)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if resp, err := c.ListCertificates(ctx); err != nil || resp.GetNextVersion() != 7 {
+		t.Errorf("%v, %v: want the answer of the second supervisor", resp, err)
 	}
 }

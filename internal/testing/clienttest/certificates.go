@@ -11,9 +11,15 @@ type Certificates struct {
 	lofamov1.UnimplementedCertificatesServer
 
 	List *lofamov1.ListCertificatesResponse
+	Hang bool // ListCertificates does not answer
 }
 
 // ListCertificates implements the service.
-func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertificatesRequest) (*lofamov1.ListCertificatesResponse, error) {
+func (c *Certificates) ListCertificates(ctx context.Context, _ *lofamov1.ListCertificatesRequest) (*lofamov1.ListCertificatesResponse,
+	error) {
+	if c.Hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return c.List, nil
 }

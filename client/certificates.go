@@ -2,9 +2,12 @@ package client
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -57,11 +60,17 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	return out, nil
 }
 
-// PutDenyList replaces the list of revoked certificates.
+// PutDenyList replaces the list of revoked certificates. Like other changes, it goes to the next supervisor only after UNAVAILABLE.
 func (c *Client) PutDenyList(ctx context.Context, signed *lofamov1.SignedDenyList) (resp *lofamov1.PutDenyListResponse, err error) {
 	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		resp, err = lofamov1.NewCertificatesClient(conn).PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
+		if err != nil && status.Code(err) != codes.Unavailable {
+			return finalError{err}
+		}
 		return err
 	})
+	if final, ok := errors.AsType[finalError](err); ok {
+		err = final.err
+	}
 	return resp, err
 }

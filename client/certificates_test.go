@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -44,5 +46,18 @@ func TestListCertificatesIsBoundedAtEachSupervisor(t *testing.T) {
 	defer cancel()
 	if resp, err := c.ListCertificates(ctx); err != nil || resp.GetNextVersion() != 7 {
 		t.Errorf("%v, %v: want the answer of the second supervisor", resp, err)
+	}
+}
+
+// TestRefusedDenyListIsNotOfferedToOthers: only after UNAVAILABLE may another supervisor be asked for a change.
+func TestRefusedDenyListIsNotOfferedToOthers(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.Err = status.Error(codes.Aborted, "another list was stored meanwhile")
+	_, err := dial(t, dir, a.Address, b.Address).PutDenyList(bounded(t), &lofamov1.SignedDenyList{})
+	if status.Code(err) != codes.Aborted || b.Certificates.Put != 0 {
+		t.Errorf("%v, %d calls at the second supervisor: want the first one's refusal and no other call", err, b.Certificates.Put)
 	}
 }

@@ -11,7 +11,10 @@ type Certificates struct {
 	lofamov1.UnimplementedCertificatesServer
 
 	List *lofamov1.ListCertificatesResponse
-	Hang bool // ListCertificates does not answer
+	Hang bool  // ListCertificates does not answer
+	Err  error // of PutDenyList
+	// Put counts the calls of PutDenyList.
+	Put int
 }
 
 // ListCertificates implements the service.
@@ -22,4 +25,10 @@ func (c *Certificates) ListCertificates(ctx context.Context, _ *lofamov1.ListCer
 		return nil, ctx.Err()
 	}
 	return c.List, nil
+}
+
+// PutDenyList implements the service.
+func (c *Certificates) PutDenyList(context.Context, *lofamov1.PutDenyListRequest) (*lofamov1.PutDenyListResponse, error) {
+	c.Put++
+	return &lofamov1.PutDenyListResponse{}, c.Err
 }

@@ -42,7 +42,7 @@ const (
 	manifestSize = 32 << 10
 	smallPart    = 512 << 10 // the maximum of a part without a bound of its own
 	logPart      = 16 << 20  // of one log file
-	kernelPart   = 1 << 20
+	kernelPart   = 1 << 20   // of the kernel's log
 	// piece is the number of bytes compressed at a time: some 200 µs of work.
 	piece = 16 << 10
 )
@@ -151,7 +151,11 @@ func (g *gatherer) add(p Part) error {
 		g.manifest.leaveOut(p.Name, err.Error())
 		return nil
 	}
-	kept := g.fit(smallPart, int64(len(b)))
+	most := int64(smallPart)
+	if p.Name == kernelFile {
+		most = min(kernelPart, max(most, g.room/2)) // the logs that follow need room, too
+	}
+	kept := g.fit(most, int64(len(b)))
 	if kept <= 0 {
 		g.manifest.leaveOut(p.Name, "no room is left")
 		return nil

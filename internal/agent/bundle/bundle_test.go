@@ -394,3 +394,14 @@ func TestLogsBesideStandardErrorAreFound(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestKernelLogHasItsOwnBound: it is larger than that of other parts, and the log begins with a whole line.
+func TestKernelLogHasItsOwnBound(t *testing.T) {
+	cfg := testConfig(t)
+	line := "6,1,0,-;" + strings.Repeat("x", 90) + "\n"
+	cfg.Kernel = writeFile(t, filepath.Join(t.TempDir(), "kmsg"), []byte(strings.Repeat(line, 2*kernelPart/len(line))))
+	files, _ := unpack(t, cfg, 4<<20)
+	if log := string(files["kernel.log"]); len(log) > kernelPart || len(log) < kernelPart-len(line) || !strings.HasPrefix(log, line) {
+		t.Errorf("%d bytes that begin with %.20q: want the last whole lines of %d bytes", len(log), log, kernelPart)
+	}
+}

@@ -20,6 +20,9 @@ var procFiles = []string{
 	"uptime", "loadavg", "meminfo", "pressure/cpu", "pressure/memory", "pressure/io", "net/dev", "interrupts",
 }
 
+// kernelFile is the part with the kernel's log.
+const kernelFile = "kernel.log"
+
 func (g *gatherer) halfParts() []Part {
 	version := Part{"version.json", func() ([]byte, error) { return json.MarshalIndent(g.cfg.Version, "", "  ") }}
 	return append(append([]Part(nil), g.cfg.Parts...), version)
@@ -32,10 +35,10 @@ func (g *gatherer) nodeParts() []Part {
 	}
 	parts = append(parts, Part{"interfaces.txt", interfaces})
 	if g.cfg.Kernel == "" {
-		g.manifest.leaveOut("kernel.log", "not asked for")
+		g.manifest.leaveOut(kernelFile, "not asked for")
 		return parts
 	}
-	return append(parts, Part{"kernel.log", func() ([]byte, error) { return kernelLog(g.cfg.Kernel, kernelPart) }})
+	return append(parts, Part{kernelFile, func() ([]byte, error) { return kernelLog(g.cfg.Kernel, kernelPart) }})
 }
 
 // readProc reads a file of the proc file system. A recorded or partial tree, as in tests, lacks some files: then it

@@ -156,7 +156,7 @@ func (g *gatherer) add(p Part) error {
 		most = min(kernelPart, max(most, g.room/2)) // the logs that follow need room, too
 	}
 	kept := g.fit(most, int64(len(b)))
-	if kept <= 0 {
+	if kept < 0 || kept == 0 && len(b) > 0 {
 		g.manifest.leaveOut(p.Name, "no room is left")
 		return nil
 	}

@@ -405,3 +405,13 @@ func TestKernelLogHasItsOwnBound(t *testing.T) {
 		t.Errorf("%d bytes that begin with %.20q: want the last whole lines of %d bytes", len(log), log, kernelPart)
 	}
 }
+
+// TestEmptyPartIsInBundle: a part without content, such as metrics of no link, is no part without room.
+func TestEmptyPartIsInBundle(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Parts = []Part{{"links.txt", func() ([]byte, error) { return nil, nil }}}
+	files, _ := unpack(t, cfg, 1<<20)
+	if b, ok := files["links.txt"]; !ok || len(b) != 0 {
+		t.Errorf("links.txt: %q, %t: want an empty file\n%s", b, ok, files["MANIFEST.txt"])
+	}
+}

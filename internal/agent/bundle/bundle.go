@@ -172,6 +172,15 @@ func (g *gatherer) late() string {
 	return fmt.Sprintf("gathering had taken %s already", g.cfg.Within)
 }
 
+// pause rests between two pieces of work. It returns an error if the time is over, or the context has ended.
+func (g *gatherer) pause() error {
+	time.Sleep(g.cfg.Rest)
+	if why := g.late(); why != "" {
+		return errors.New(why)
+	}
+	return g.ctx.Err()
+}
+
 // fit returns how many of the given bytes may be added, -1 for none. An empty part is a part.
 func (g *gatherer) fit(most, size int64) int64 {
 	const around = 2 * 512 // header, and padding of the content

@@ -56,16 +56,20 @@ func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
 	return t, nil
 }
 
-// Expect returns the topology with those of the nodes that it does not have, as spares.
-func (t *Topology) Expect(nodes []Node) *Topology {
-	all := slices.Clone(t.Nodes)
+// Expect returns the topology with those of the nodes that it does not have, as spares. It returns a *CannotJoinError if one has a
+// service address of another node.
+func (t *Topology) Expect(nodes []Node) (*Topology, error) {
 	for _, n := range nodes {
-		if _, known := t.Node(n.ID); !known {
-			n.Spare, n.Coord = true, grid.Coord{}
-			all = append(all, n)
+		if _, known := t.Node(n.ID); known {
+			continue
 		}
+		if err := t.checkService(n); err != nil {
+			return nil, err
+		}
+		n.Spare, n.Coord = true, grid.Coord{}
+		t = New(t.Dims, append(slices.Clone(t.Nodes), n), t.DomainLabels, t.Revision)
 	}
-	return New(t.Dims, all, t.DomainLabels, t.Revision)
+	return t, nil
 }
 
 // join places one node; n.Spare says that the place is not chosen yet.

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -59,5 +60,37 @@ func TestRefusedDenyListIsNotOfferedToOthers(t *testing.T) {
 	_, err := dial(t, dir, a.Address, b.Address).PutDenyList(bounded(t), &lofamov1.SignedDenyList{})
 	if status.Code(err) != codes.Aborted || b.Certificates.Put != 0 {
 		t.Errorf("%v, %d calls at the second supervisor: want the first one's refusal and no other call", err, b.Certificates.Put)
+	}
+}
+
+// TestConcurrentAnswerHidesNoSupervisor: while a call waits at one supervisor, another call learns that a second one answers. The first
+// call then still asks the second one.
+func TestConcurrentAnswerHidesNoSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.Hold, a.Certificates.Err = make(chan struct{}), status.Error(codes.Unavailable, "stopping")
+	a.RefuseIf(func(proto.Message) error { return status.Error(codes.Unavailable, "stopping") })
+	c := dial(t, dir, a.Address, b.Address)
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.PutDenyList(bounded(t), &lofamov1.SignedDenyList{})
+		done <- err
+	}()
+	<-a.Certificates.Hold
+	if _, err := c.ListNodes(bounded(t), &lofamov1.ListNodesRequest{}); err != nil || c.Answered() != b.Address {
+		t.Fatalf("%v, %s answered: want %s", err, c.Answered(), b.Address)
+	}
+	a.Certificates.Hold <- struct{}{}
+	go func() { // should it ask the first one again
+		select {
+		case <-a.Certificates.Hold:
+			a.Certificates.Hold <- struct{}{}
+		case <-t.Context().Done():
+		}
+	}()
+	if err := <-done; err != nil || b.Certificates.Put != 1 {
+		t.Errorf("%v, %d calls at the second supervisor: want its answer", err, b.Certificates.Put)
 	}
 }

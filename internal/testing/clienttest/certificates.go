@@ -15,6 +15,8 @@ type Certificates struct {
 	Err  error // of PutDenyList
 	// Put counts the calls of PutDenyList.
 	Put int
+	// Hold, if set, holds each PutDenyList: the call sends to it, and goes on when it receives from it.
+	Hold chan struct{}
 }
 
 // ListCertificates implements the service.
@@ -30,5 +32,9 @@ func (c *Certificates) ListCertificates(ctx context.Context, _ *lofamov1.ListCer
 // PutDenyList implements the service.
 func (c *Certificates) PutDenyList(context.Context, *lofamov1.PutDenyListRequest) (*lofamov1.PutDenyListResponse, error) {
 	c.Put++
+	if c.Hold != nil {
+		c.Hold <- struct{}{}
+		<-c.Hold
+	}
 	return &lofamov1.PutDenyListResponse{}, c.Err
 }

@@ -27,6 +27,9 @@ func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) err
 		i := (first + n) % len(c.cfg.Targets)
 		err := c.atThis(ctx, i, do)
 		var begun finalError
+		if err == nil {
+			c.answered(i)
+		}
 		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
 			return err
 		}

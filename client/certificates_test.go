@@ -94,3 +94,15 @@ func TestConcurrentAnswerHidesNoSupervisor(t *testing.T) {
 		t.Errorf("%v, %d calls at the second supervisor: want its answer", err, b.Certificates.Put)
 	}
 }
+
+// TestNextCallBeginsWhereLastOneWasAnswered: also after a call of another service than that of the fault map.
+func TestNextCallBeginsWhereLastOneWasAnswered(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	s := clienttest.Serve(t, dir, clienttest.NewMap())
+	s.Responses.Policies = &lofamov1.ListPoliciesResponse{}
+	c := dial(t, dir, deadAddress(t), s.Address)
+	if _, err := c.ListPolicies(bounded(t)); err != nil || c.Answered() != s.Address {
+		t.Errorf("%v, %s answered: want %s", err, c.Answered(), s.Address)
+	}
+}

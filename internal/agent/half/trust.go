@@ -20,6 +20,7 @@ type trust struct {
 	log      *slog.Logger
 	keeper   *pki.DenyListKeeper // owned by run
 	file     WatchedFile         // the list's
+	unread   bool                // the last reading of the file failed
 	failed   Condition
 	renewal  Condition
 	renewAt  time.Time
@@ -53,6 +54,7 @@ func newTrust(c *Common, r *pki.Registry) *trust {
 	var lost error
 	if t.keeper, lost = pki.NewDenyListKeeper(c.Config.StateDir, c.Config.Cluster, c.Verifier, r); lost != nil {
 		c.Log.Error("list of revoked certificates not read: none is refused until a supervisor sends it again", "err", lost)
+		t.unread = true
 	}
 	t.Version.Store(t.keeper.List().GetVersion())
 	t.Stored.Store(t.Version.Load())
@@ -120,8 +122,9 @@ func (t *trust) Run(ctx context.Context, changed func()) {
 			t.Carry()
 			t.Renewals.Tick(time.Now())
 			switch {
-			case t.file.Changed():
+			case t.file.Changed(), t.unread && t.Stored.Load() == t.Version.Load():
 				taken, err = t.keeper.Reload()
+				t.unread = err != nil
 			case t.Stored.Load() != t.Version.Load():
 				if err = t.keeper.Persist(); err == nil {
 					t.Stored.Store(t.Version.Load())

@@ -19,12 +19,17 @@ func (c *Client) admin(ctx context.Context, do func(lofamov1.SupervisorAdminClie
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error { return do(lofamov1.NewSupervisorAdminClient(conn)) })
 }
 
+// atOne is admin for any service.
 func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) error {
 	var tried []Try
+	first := c.start() // another call may change it meanwhile
 	for n := range c.cfg.Targets {
-		i := (c.start() + n) % len(c.cfg.Targets)
+		i := (first + n) % len(c.cfg.Targets)
 		err := c.atThis(ctx, i, do)
 		var begun finalError
+		if err == nil {
+			c.answered(i)
+		}
 		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
 			return err
 		}

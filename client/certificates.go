@@ -2,20 +2,26 @@ package client
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// ListCertificates asks every supervisor. It returns the newest list of revoked certificates and the newest certificate
-// of each identity that any supervisor has seen. It fails if no supervisor answers.
+// ListCertificates asks every supervisor. It returns the newest list of revoked certificates, the newest certificate of each
+// identity that any supervisor has seen, and the issuers that any supervisor trusts. It fails if no supervisor answers.
 func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificatesResponse, error) {
 	out := &lofamov1.ListCertificatesResponse{}
 	at := make(map[string]int)
 	var tried []Try
 	for i, target := range c.cfg.Targets {
 		err := c.atThis(ctx, i, func(conn *grpc.ClientConn) error {
+			ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
+			defer cancel()
 			resp, err := lofamov1.NewCertificatesClient(conn).ListCertificates(ctx, &lofamov1.ListCertificatesRequest{})
 			if err != nil {
 				return err
@@ -34,6 +40,11 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 					out.Certificates[k] = one
 				}
 			}
+			for _, one := range resp.GetIssuers() {
+				if !slices.ContainsFunc(out.Issuers, func(o *lofamov1.Certificate) bool { return o.GetSerial() == one.GetSerial() }) {
+					out.Issuers = append(out.Issuers, one)
+				}
+			}
 			return nil
 		})
 		if err != nil {
@@ -49,11 +60,17 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	return out, nil
 }
 
-// PutDenyList replaces the list of revoked certificates.
+// PutDenyList replaces the list of revoked certificates. Like other changes, it goes to the next supervisor only after UNAVAILABLE.
 func (c *Client) PutDenyList(ctx context.Context, signed *lofamov1.SignedDenyList) (resp *lofamov1.PutDenyListResponse, err error) {
 	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		resp, err = lofamov1.NewCertificatesClient(conn).PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
+		if err != nil && status.Code(err) != codes.Unavailable {
+			return finalError{err}
+		}
 		return err
 	})
+	if final, ok := errors.AsType[finalError](err); ok {
+		err = final.err
+	}
 	return resp, err
 }

@@ -154,24 +154,31 @@ func pause(ctx context.Context, n int) error {
 
 // call asks one supervisor after the other, first the one that last answered.
 func call[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	answer, _, err := callAt(ctx, c, ask)
+	return answer, err
+}
+
+// callAt is call, and returns the index of the supervisor that answered.
+func callAt[T any](ctx context.Context, c *Client,
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (answer T, by int, err error) {
 	var zero T
 	for round := 0; ; round++ {
-		answer, tried, err := askAll(ctx, c, ask)
+		answer, by, tried, err := askAll(ctx, c, ask)
 		if tried == nil {
-			return answer, err
+			return answer, by, err
 		}
 		if round+1 >= c.cfg.Rounds {
-			return zero, &NoAnswerError{tried}
+			return zero, 0, &NoAnswerError{tried}
 		}
 		if err := pause(ctx, round); err != nil {
-			return zero, err
+			return zero, 0, err
 		}
 	}
 }
 
-// askAll is one round of call. tried is nil unless all supervisors failed.
+// askAll is one round of callAt. tried is nil unless all supervisors failed.
 func askAll[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (answer T,
-	tried []Try, err error) {
+	by int, tried []Try, err error) {
 	var zero T
 	first := c.start()
 	for n := range c.cfg.Targets {
@@ -179,17 +186,17 @@ func askAll[T any](ctx context.Context, c *Client, ask func(context.Context, lof
 		answer, err := try(ctx, c, i, ask)
 		if err == nil {
 			c.answered(i)
-			return answer, nil, nil
+			return answer, i, nil, nil
 		}
 		if ctx.Err() != nil {
-			return zero, nil, ctx.Err()
+			return zero, 0, nil, ctx.Err()
 		}
 		if !otherMayAnswer(err) {
-			return zero, nil, err
+			return zero, 0, nil, err
 		}
 		tried = append(tried, Try{c.cfg.Targets[i], err})
 	}
-	return zero, tried, nil
+	return zero, 0, tried, nil
 }
 
 func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {

@@ -16,11 +16,10 @@ type aged interface {
 
 // fresh is call, but takes the answer of a replica without a leader only if no other replica has a fresh one.
 func fresh[T aged](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
-	answer, err := call(ctx, c, ask)
+	answer, stale, err := callAt(ctx, c, ask)
 	if err != nil || !answer.GetCluster().GetStale() {
 		return answer, err
 	}
-	stale := c.start()
 	for i := range c.cfg.Targets {
 		if i == stale {
 			continue

@@ -204,7 +204,7 @@ func (o *options) run(ctx context.Context) error {
 	half.TuneDaemon()
 	log := program.NewLogger(cfg.Log, o.stderr)
 	if err := cfg.SharedAddresses(); err != nil {
-		log.Warn("configuration: supervisors share an address", "err", err)
+		log.Warn("configuration: an address is given twice", "err", err)
 	}
 	return later.Run(ctx, func(ctx context.Context) error {
 		return daemon.Run(ctx, daemon.RunConfig{

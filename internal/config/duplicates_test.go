@@ -37,6 +37,11 @@ func TestAddressGivenTwiceIsNamed(t *testing.T) {
 			a.Supervisors = append(a.Supervisors, twin)
 		}, "].report: given ", true},
 		{func(a *Agent, _ *Supervisor) { a.HTTP = a.Service.GossipListen }, "http: given ", false},
+		{func(a *Agent, _ *Supervisor) { a.HTTP = a.Links["X-"].Local }, "links.X-.local: given ", true},
+		{func(a *Agent, _ *Supervisor) {
+			a.Window = WindowConfig{Listen: "192.0.2.1:7960", Peer: "192.0.2.2:7960"}
+			a.HTTP = a.Window.Listen
+		}, "window.listen: given ", true},
 	} {
 		a, s := goodAgent(t), goodSupervisor(t)
 		tc.change(&a, &s)

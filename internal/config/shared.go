@@ -2,12 +2,22 @@ package config
 
 import "fmt"
 
-// SharedAddresses names each address of the supervisors that another supervisor has too. Most are mistakes, and
-// `config check` refuses them. They are no error at a start: one address may stand for several supervisors.
+// SharedAddresses names each address of the supervisors that another supervisor has too, and each address of links and of the
+// window that http has too: their handshakes use TCP. Most are mistakes, and `config check` refuses them. They are no error at a
+// start: one address may stand for several supervisors, and earlier versions accepted that of http.
 func (a Agent) SharedAddresses() error {
 	p, reports := &problems{}, taken{}
 	for i, s := range a.Supervisors {
 		reports.add(p, fmt.Sprintf("supervisors[%d].report", i), s.Report)
+	}
+	http := func(field, address string) {
+		tcp := taken{}
+		tcp.add(p, "http", a.HTTP)
+		tcp.add(p, field, address)
+	}
+	http("window.listen", a.Window.Listen)
+	for _, name := range sortedKeys(a.Links) {
+		http("links."+name+".local", a.Links[name].Local)
 	}
 	return p.err()
 }

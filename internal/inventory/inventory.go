@@ -279,7 +279,7 @@ func (inv Inventory) checkAddresses() error {
 		listen(of+"ports.nodeGossip", n.Gossip, "udp", "tcp")
 		listen(of+"ports.agentHTTP", n.HTTP, "tcp")
 		for _, dir := range l.Directions(i) {
-			listen(of+"links."+dir.String(), n.Links[dir].Listen, "udp")
+			listen(of+"links."+dir.String(), n.Links[dir].Listen, "udp", "tcp")
 		}
 	}
 	return errors.Join(errs...)

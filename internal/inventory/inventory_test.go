@@ -77,6 +77,8 @@ func TestInvalidInventoryNamesField(t *testing.T) {
 		{func(i *Inventory) { i.Spares = []Node{{ID: "x", Service: i.Nodes[0].Service}} }, "node x: service: given "},
 		{func(i *Inventory) { i.Supervisors[1].Address = i.Supervisors[0].Address }, "supervisor s2: ports.report: given "},
 		{func(i *Inventory) { i.Supervisors[0].Ports.GRPC = i.Ports.or(defaultPorts).HTTP }, "supervisor s1: ports.http: given "},
+		{func(i *Inventory) { i.Ports.Links, i.Ports.AgentHTTP = 7110, 7111 },
+			"node n0-0-0: links.X-: given 10.0.0.1:7111: want another address: node n0-0-0: ports.agentHTTP has this one"},
 		{func(i *Inventory) { i.Spares = []Node{{ID: "x", Coord: "0,0,0", Service: "10.0.0.9"}} }, "spares[0].coord: given 0,0,0: want none"},
 	} {
 		inv := load(t)

@@ -393,6 +393,9 @@ func (k *kept) read(want Identity) {
 	if k.pair, id, k.bad = loadKept(k.file); k.bad == nil && id != want {
 		k.pair, k.bad = nil, fmt.Errorf("renewed certificate %s: is of %s: want %s", k.file, id, want)
 	}
+	if k.bad != nil {
+		k.seen = nil // the next reading may succeed, although the file has not changed
+	}
 }
 
 // better reports whether to use the kept pair instead of own. The error is the reason for rejecting a kept pair.

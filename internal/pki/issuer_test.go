@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -273,6 +276,40 @@ func TestRenewedCertificate(t *testing.T) {
 		if _, err := i.Renew(time.Now(), Presented{Identity: id}, make([]byte, ed25519.PublicKeySize), time.Hour); err == nil {
 			t.Errorf("renewed %s", id)
 		}
+	}
+}
+
+// TestRenewedPairIsReadAgainAfterFailure: a half whose first reading of its renewed certificate fails, here for lack of a descriptor,
+// uses it later, although the file does not change.
+func TestRenewedPairIsReadAgainAfterFailure(t *testing.T) {
+	w := newWorld(t, "c1")
+	i := w.withIssuer()
+	cert, key := w.issue("host", hostHalf)
+	s, err := LoadSigner(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, file := w.verifier(), w.file("host.renewed")
+	der, renewedKey := renewed(t, i, time.Now(), s, time.Hour)
+	if err := SaveKept(file, der, renewedKey); err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	failed := s.KeepIn(file, v)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(failed, unix.EMFILE) {
+		t.Fatalf("reading without a free descriptor: %v: want %v", failed, unix.EMFILE)
+	}
+	if took, err := s.Renew(); err != nil || !took || !bytes.Equal(s.Cert(), der) {
+		t.Errorf("the next reading: %t, %v: want the renewed certificate", took, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package pki
 import (
 	"bytes"
 	"crypto/ed25519"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -115,6 +116,24 @@ func (c *customer) request(made time.Time) RenewalRequest {
 		c.t.Fatal(err)
 	}
 	return RenewalRequest{Key: pub, Proof: ProveKey(key, c.id), Made: made}
+}
+
+// TestDeskForgetsHalvesThatAreGone: a desk that has served as many halves as it remembers, over years of nodes that come and go, still
+// renews certificates. It forgets none that could misuse that.
+func TestDeskForgetsHalvesThatAreGone(t *testing.T) {
+	now := time.Now()
+	c := newCustomer(t, 8*time.Hour)
+	for i := range maxGiven {
+		c.desk.last[NodeIdentity("c", fault.NodeID(fmt.Sprint("gone", i)), fault.HalfHost)] = givenCertificate{at: now}
+	}
+	if _, result, err := c.desk.Answer(now, c.presented(), c.request(now)); result != RenewalRefused {
+		t.Errorf("with as many halves as it remembers: %s, %v: want a refusal", result, err)
+	}
+	later := now.Add(8*time.Hour + time.Second)
+	c.begins, c.ends = later.Add(-6*time.Hour), later.Add(4*time.Hour)
+	if _, result, err := c.desk.Answer(later, c.presented(), c.request(later)); result != RenewalIssued {
+		t.Errorf("a lifetime later: %s, %v: want a certificate", result, err)
+	}
 }
 
 // TestHalfThatLostItsNewKeyGetsAnotherCertificate: during a change of keys, a half ends between its request and the answer. Its key is

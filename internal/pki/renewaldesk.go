@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 )
@@ -103,6 +104,9 @@ func (d *RenewalDesk) Answer(now time.Time, with Presented, r RenewalRequest) ([
 		return nil, RenewalRefused, fmt.Errorf("the issuer ends at %s: change the keys", stamp(d.issuer.Ends()))
 	}
 	if !known && len(d.last) >= maxGiven {
+		d.forget(now)
+	}
+	if !known && len(d.last) >= maxGiven {
 		return nil, RenewalRefused, errors.New("too many identities")
 	}
 	der, err := d.issuer.Renew(now, with, r.Key, d.lifetime)
@@ -111,6 +115,13 @@ func (d *RenewalDesk) Answer(now time.Time, with Presented, r RenewalRequest) ([
 	}
 	d.last[with.Identity] = givenCertificate{key: string(r.Key), made: r.Made, at: now, der: der}
 	return der, RenewalIssued, nil
+}
+
+// forget drops the certificates on which no answer depends any more, such as those of nodes that are gone: they count against no limit, and
+// an older request is refused for its time.
+func (d *RenewalDesk) forget(now time.Time) {
+	oldest := now.Add(-max(d.lifetime, 2*clocks))
+	maps.DeleteFunc(d.last, func(_ Identity, g givenCertificate) bool { return g.at.Before(oldest) })
 }
 
 func (d *RenewalDesk) check(now time.Time, with Presented, r RenewalRequest) error {

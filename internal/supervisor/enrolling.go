@@ -211,7 +211,6 @@ func (s *Supervisor) leadJoins(ctx context.Context) {
 	}
 	t := time.NewTicker(placeEvery)
 	defer t.Stop()
-	said := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -222,12 +221,7 @@ func (s *Supervisor) leadJoins(ctx context.Context) {
 			failed: func() (mapNow, error) { return s.failedNodes(ctx) },
 			listed: func() (map[string]bool, error) { return s.accounts.Nodes(ctx) },
 		})
-		err := s.joinStep(ctx, j, step)
-		switch {
-		case err == nil:
-			said = ""
-		case ctx.Err() == nil && err.Error() != said: // the same reason once
-			said = err.Error()
+		if err := s.joinStep(ctx, j, step); j.news(time.Now(), err) && ctx.Err() == nil {
 			s.logger.Warn("a node cannot be given a place, or removed: trying again", "err", err)
 		}
 	}

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,6 +24,7 @@ type joining struct {
 	absent    map[fault.NodeID]time.Time // nodes that the last list did not have, since when
 	tried     map[fault.NodeID]time.Time // when a place was last looked for
 	stays     map[fault.NodeID]time.Time // until when a node is not removed, because the last attempt failed
+	said      map[string]time.Time       // when the log named a reason for a failure
 }
 
 // joinStep is the next step of the leader.
@@ -41,6 +43,19 @@ type forgotten struct {
 // kept notes that a node could not be removed, or proved to be there.
 func (j *joining) kept(id fault.NodeID, now time.Time) { j.stays[id] = now.Add(stayFor) }
 
+// news reports whether a step failed for a reason that the log has not named within sayAgain.
+func (j *joining) news(now time.Time, err error) bool {
+	if err == nil {
+		return false
+	}
+	maps.DeleteFunc(j.said, func(_ string, at time.Time) bool { return now.Sub(at) >= sayAgain })
+	_, said := j.said[err.Error()]
+	if !said {
+		j.said[err.Error()] = now
+	}
+	return !said
+}
+
 // joinReads are what joining reads from outside.
 type joinReads struct {
 	failed func() (mapNow, error)          // from the leader's map
@@ -58,6 +73,8 @@ const (
 	stayFor = 10 * time.Minute
 	// maxPlaced bounds the nodes that one change gives places.
 	maxPlaced = 16
+	// sayAgain is the time after which the log names the same reason again.
+	sayAgain = 10 * time.Minute
 	// placeAgain is the pause after a node got no place.
 	placeAgain = time.Second
 	// No node is removed while more than 1/mostFailed of all nodes are FAILED or UNKNOWN: that is an outage.
@@ -66,7 +83,7 @@ const (
 
 func newJoining(forgetAfter time.Duration) *joining {
 	return &joining{forgetAfter: forgetAfter, since: make(map[fault.NodeID]time.Time), failed: make(map[fault.NodeID]time.Time),
-		tried: make(map[fault.NodeID]time.Time), stays: make(map[fault.NodeID]time.Time)}
+		tried: make(map[fault.NodeID]time.Time), stays: make(map[fault.NodeID]time.Time), said: make(map[string]time.Time)}
 }
 
 // step returns the next step. It reads the map only when it needs it.

@@ -63,6 +63,33 @@ func TestOnlyHeardNodesGetPlaces(t *testing.T) {
 	}
 }
 
+// TestWaitingNodesAreNotLoggedAllTheTime plays nodes that cannot get a place. The leader takes a step every 200 ms, and tries each node
+// once a second.
+func TestWaitingNodesAreNotLoggedAllTheTime(t *testing.T) {
+	t.Parallel()
+	all := heard{}
+	for i := range 20 { // more than one step tries
+		all[fault.NodeID(fmt.Sprintf("j%02d", i))] = true
+	}
+	j, began := newJoining(0), time.Unix(1000, 0)
+	lines := 0
+	for at := time.Duration(0); at < time.Hour; at += placeEvery {
+		var err error
+		if s := j.step(began.Add(at), ring(4, 20), all, noMap); len(s.place) > 0 {
+			err = fmt.Errorf("node %s: no place", s.place[0])
+		}
+		if j.news(began.Add(at), err) {
+			lines++
+		}
+	}
+	if lines < 2 || lines > 2*int(time.Hour/sayAgain) {
+		t.Errorf("%d lines in the log in an hour: want each of the two reasons once in %s", lines, sayAgain)
+	}
+	if other := errors.New("node j00: another reason"); !j.news(began.Add(time.Hour), other) {
+		t.Error("a new reason was not logged")
+	}
+}
+
 func TestFirstNodesGetPlacesTogether(t *testing.T) {
 	t.Parallel()
 	j, now := newJoining(0), time.Unix(1000, 0)

@@ -42,7 +42,7 @@ const (
 	manifestSize = 32 << 10
 	smallPart    = 512 << 10 // the maximum of a part without a bound of its own
 	logPart      = 16 << 20  // of one log file
-	kernelPart   = 1 << 20
+	kernelPart   = 1 << 20   // of the kernel's log
 	// piece is the number of bytes compressed at a time: some 200 µs of work.
 	piece = 16 << 10
 )
@@ -151,8 +151,12 @@ func (g *gatherer) add(p Part) error {
 		g.manifest.leaveOut(p.Name, err.Error())
 		return nil
 	}
-	kept := g.fit(smallPart, int64(len(b)))
-	if kept <= 0 {
+	most := int64(smallPart)
+	if p.Name == kernelFile {
+		most = min(kernelPart, max(most, g.room/2)) // the logs that follow need room, too
+	}
+	kept := g.fit(most, int64(len(b)))
+	if kept < 0 || kept == 0 && len(b) > 0 {
 		g.manifest.leaveOut(p.Name, "no room is left")
 		return nil
 	}
@@ -166,6 +170,15 @@ func (g *gatherer) late() string {
 		return ""
 	}
 	return fmt.Sprintf("gathering had taken %s already", g.cfg.Within)
+}
+
+// pause rests between two pieces of work. It returns an error if the time is over, or the context has ended.
+func (g *gatherer) pause() error {
+	time.Sleep(g.cfg.Rest)
+	if why := g.late(); why != "" {
+		return errors.New(why)
+	}
+	return g.ctx.Err()
 }
 
 // fit returns how many of the given bytes may be added, -1 for none. An empty part is a part.

@@ -352,7 +352,7 @@ func TestKernelLogKeepsEnd(t *testing.T) {
 	for i := range 5000 {
 		fmt.Fprintf(&b, "6,%d,0,-;line\n", i)
 	}
-	got, err := kernelLog(writeFile(t, filepath.Join(t.TempDir(), "kmsg"), b.Bytes()), 1000)
+	got, err := kernelLog(writeFile(t, filepath.Join(t.TempDir(), "kmsg"), b.Bytes()), 1000, func() error { return nil })
 	if err != nil || len(got) > 1000 || len(got) < 900 || !bytes.HasPrefix(got, []byte("6,")) ||
 		!bytes.HasSuffix(got, []byte("6,4999,0,-;line\n")) {
 		t.Errorf("%d bytes %.40q…, %v", len(got), got, err)
@@ -392,5 +392,38 @@ func TestLogsBesideStandardErrorAreFound(t *testing.T) {
 	}
 	if got := FileName(self, start); got != "n1-0-1-host-20240506T120000Z.tar.gz" {
 		t.Error(got)
+	}
+}
+
+// TestKernelLogHasItsOwnBound: it is larger than that of other parts, and the log begins with a whole line.
+func TestKernelLogHasItsOwnBound(t *testing.T) {
+	cfg := testConfig(t)
+	line := "6,1,0,-;" + strings.Repeat("x", 90) + "\n"
+	cfg.Kernel = writeFile(t, filepath.Join(t.TempDir(), "kmsg"), []byte(strings.Repeat(line, 2*kernelPart/len(line))))
+	files, _ := unpack(t, cfg, 4<<20)
+	if log := string(files["kernel.log"]); len(log) > kernelPart || len(log) < kernelPart-len(line) || !strings.HasPrefix(log, line) {
+		t.Errorf("%d bytes that begin with %.20q: want the last whole lines of %d bytes", len(log), log, kernelPart)
+	}
+}
+
+// TestEmptyPartIsInBundle: a part without content, such as metrics of no link, is no part without room.
+func TestEmptyPartIsInBundle(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Parts = []Part{{"links.txt", func() ([]byte, error) { return nil, nil }}}
+	files, _ := unpack(t, cfg, 1<<20)
+	if b, ok := files["links.txt"]; !ok || len(b) != 0 {
+		t.Errorf("links.txt: %q, %t: want an empty file\n%s", b, ok, files["MANIFEST.txt"])
+	}
+}
+
+// TestKernelLogIsReadInPieces: a half of real-time class must rest while it reads a log of many records.
+func TestKernelLogIsReadInPieces(t *testing.T) {
+	cfg := testConfig(t)
+	const pieces = 256 // of which the archive has 64 at most
+	cfg.Kernel, cfg.Rest = writeFile(t, filepath.Join(t.TempDir(), "kmsg"), make([]byte, pieces*piece)), 2*time.Millisecond
+	began := time.Now()
+	unpack(t, cfg, 4<<20)
+	if took := time.Since(began); took < pieces*cfg.Rest {
+		t.Errorf("%d pieces were read and written in %s: want rests of %s between them", pieces, took, cfg.Rest)
 	}
 }

@@ -20,6 +20,9 @@ var procFiles = []string{
 	"uptime", "loadavg", "meminfo", "pressure/cpu", "pressure/memory", "pressure/io", "net/dev", "interrupts",
 }
 
+// kernelFile is the part with the kernel's log.
+const kernelFile = "kernel.log"
+
 func (g *gatherer) halfParts() []Part {
 	version := Part{"version.json", func() ([]byte, error) { return json.MarshalIndent(g.cfg.Version, "", "  ") }}
 	return append(append([]Part(nil), g.cfg.Parts...), version)
@@ -32,10 +35,10 @@ func (g *gatherer) nodeParts() []Part {
 	}
 	parts = append(parts, Part{"interfaces.txt", interfaces})
 	if g.cfg.Kernel == "" {
-		g.manifest.leaveOut("kernel.log", "not asked for")
+		g.manifest.leaveOut(kernelFile, "not asked for")
 		return parts
 	}
-	return append(parts, Part{"kernel.log", func() ([]byte, error) { return kernelLog(g.cfg.Kernel, kernelPart) }})
+	return append(parts, Part{kernelFile, func() ([]byte, error) { return kernelLog(g.cfg.Kernel, kernelPart, g.pause) }})
 }
 
 // readProc reads a file of the proc file system. A recorded or partial tree, as in tests, lacks some files: then it
@@ -99,8 +102,8 @@ func interfaces() ([]byte, error) {
 }
 
 // kernelLog reads the kernel's log buffer, at most the given number of bytes from its end. It reads the device without
-// blocking, and does not wait for more.
-func kernelLog(path string, most int) (_ []byte, err error) {
+// blocking, and does not wait for more. After each piece it calls pause, and ends with its error.
+func kernelLog(path string, most int, pause func() error) (_ []byte, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
@@ -108,6 +111,7 @@ func kernelLog(path string, most int) (_ []byte, err error) {
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
 	record := make([]byte, 8<<10) // the kernel's own bound of a record
 	var out []byte
+	done := 0           // bytes since the last pause
 	for range 1 << 20 { // a kernel that logs faster than we read must not keep us
 		n, err := unix.Read(fd, record)
 		switch {
@@ -121,6 +125,12 @@ func kernelLog(path string, most int) (_ []byte, err error) {
 		out = append(out, record[:n]...)
 		if len(out) > 2*most {
 			out = append(out[:0], lastLines(out, most)...)
+		}
+		if done += n; done >= piece {
+			done = 0
+			if err := pause(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return lastLines(out, most), nil

@@ -103,7 +103,7 @@ func (j *joiner) complete(joined config.Joined) (config.Agent, error) {
 	}
 	b, err := yaml.Marshal(out)
 	if err == nil {
-		err = durable.WriteFile(j.file(joinAgent), b, 0o600)
+		err = durable.Replace(j.file(joinAgent), b) // also on a full disk; each start writes it
 	}
 	if err != nil {
 		return out, fmt.Errorf("configuration of the node: %w", err)

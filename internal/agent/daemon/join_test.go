@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -23,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -164,5 +166,31 @@ func TestSilentSupervisorsLeaveTimeForOthers(t *testing.T) {
 	_, refused, failed := w.j.round(ctx, 0)
 	if refused == nil || !strings.Contains(refused.Error(), "the live one answers") || failed == nil {
 		t.Errorf("refused: %v, failed: %v: want an answer of the live supervisor", refused, failed)
+	}
+}
+
+// TestEnrolledNodeStartsOnFullDisk: it writes its configuration at each start, over the former one.
+func TestEnrolledNodeStartsOnFullDisk(t *testing.T) {
+	w := newJoinWorld(t, "192.0.2.9:7944")
+	requirements.SmallDisk(t, w.j.dir, 64<<10)
+	w.enrolled(t, "192.0.2.7")
+	have, err := w.j.stored()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.j.complete(w.j.joined(have)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.j.file("full"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	have.Preset = config.PresetFast
+	want, err := w.j.complete(w.j.joined(have))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := config.LoadAgent(w.j.file(joinAgent), nil)
+	if err != nil || got.Preset != config.PresetFast || got.Node != want.Node {
+		t.Errorf("the file has preset %q of node %q, %v: want %q", got.Preset, got.Node, err, want.Preset)
 	}
 }

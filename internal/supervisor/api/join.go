@@ -49,10 +49,9 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 		why := (*topology.CannotJoinError)(nil)
 		mayWait := err == nil || errors.As(err, &why) && why.Later // the next of these nodes waits for one that is unheard, too
 		if unheard = s.unheard(nodes); len(unheard) > 0 && mayWait && !req.GetDryRun() && !req.GetUnheard() {
-			if to, err = have.Expect(nodes); err != nil { // supervisors talk only to nodes of the topology
-				return nil, refusedJoin(err)
+			if to, err = have.Expect(nodes); err == nil { // supervisors talk only to nodes of the topology
+				return to, nil
 			}
-			return to, nil
 		}
 		if err != nil {
 			return nil, refusedJoin(err)

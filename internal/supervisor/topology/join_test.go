@@ -395,3 +395,35 @@ func TestAdmitKeepsWhatIsKnown(t *testing.T) {
 		t.Errorf("c is %+v, %v: want a spare that joins", c, ok)
 	}
 }
+
+// TestExpectedNodesKeepTopologyValid: a node cannot be expected at the address of another one. Supervisors cannot read a stored topology
+// that is not valid.
+func TestExpectedNodesKeepTopologyValid(t *testing.T) {
+	t.Parallel()
+	at := func(id, service string) Node {
+		return Node{ID: fault.NodeID(id), Spare: true, Service: []netip.AddrPort{netip.MustParseAddrPort(service)}}
+	}
+	top := New(grid.Dims{X: 2, Y: 1, Z: 1}, []Node{
+		{ID: "n0", Service: at("", "10.0.0.1:7100").Service}, {ID: "n1", Coord: grid.Coord{X: 1}, Service: at("", "10.0.0.2:7100").Service},
+	}, fault.DomainLabels(), 1)
+	for _, tc := range []struct {
+		nodes []Node
+		want  string
+	}{
+		{[]Node{at("a", "10.0.0.3:7100"), at("n1", "10.0.0.2:7100"), at("b", "10.0.0.4:7100")}, ""},
+		{[]Node{at("a", "10.0.0.3:7100"), at("b", "10.0.0.3:7100")}, "node b: service address 10.0.0.3:7100: is that of node a"},
+		{[]Node{at("a", "10.0.0.3:7100"), at("b", "10.0.0.1:7100")}, "node b: service address 10.0.0.1:7100: is that of node n0"},
+		{[]Node{at("a", "10.0.0.3:7100"), at("a", "10.0.0.4:7100")}, "node a: named twice"},
+	} {
+		to, err := top.Expect(tc.nodes)
+		if text := fmt.Sprint(err); (err == nil) != (tc.want == "") || err != nil && text != tc.want {
+			t.Errorf("%v: %v: want %q", tc.nodes, err, tc.want)
+		}
+		if err != nil {
+			continue
+		}
+		if _, err := FromProto(to.Proto()); err != nil {
+			t.Errorf("%v: the topology is not valid: %v", tc.nodes, err)
+		}
+	}
+}

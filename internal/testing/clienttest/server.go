@@ -154,6 +154,8 @@ type Server struct {
 	Admin     Admin
 	Manage    Manage
 	Responses Responses
+	// Certificates is for calls about certificates.
+	Certificates Certificates
 	// Operators is guarded by mu after the first call.
 	Operators Operators
 	m         *Map
@@ -213,6 +215,7 @@ func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
 	lofamov1.RegisterManageServer(s.grpc, &s.Manage)
 	lofamov1.RegisterReconfigureServer(s.grpc, s)
 	lofamov1.RegisterResponseServiceServer(s.grpc, &s.Responses)
+	lofamov1.RegisterCertificatesServer(s.grpc, &s.Certificates)
 	go func() { _ = s.grpc.Serve(l) }() // ends with Stop
 	return s, nil
 }

@@ -1,0 +1,108 @@
+package client_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
+)
+
+// TestListCertificatesHasIssuersOfAllSupervisors: during a change of keys, supervisors may trust different issuers.
+func TestListCertificatesHasIssuersOfAllSupervisors(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	issuer := func(serial string) *lofamov1.Certificate {
+		return &lofamov1.Certificate{Identity: "lofamo://test/issuer", Serial: serial, NotAfter: timestamppb.New(time.Unix(1e9, 0))}
+	}
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.List = &lofamov1.ListCertificatesResponse{NextVersion: 1, Issuers: []*lofamov1.Certificate{issuer("1")}}
+	b.Certificates.List = &lofamov1.ListCertificatesResponse{NextVersion: 1, Issuers: []*lofamov1.Certificate{issuer("1"), issuer("2")}}
+	resp, err := dial(t, dir, a.Address, b.Address).ListCertificates(bounded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := resp.GetIssuers(); len(got) != 2 || got[0].GetSerial() != "1" || got[1].GetSerial() != "2" {
+		t.Errorf("issuers %v: want 1 and 2", got)
+	}
+}
+
+// TestListCertificatesIsBoundedAtEachSupervisor: TryTimeout bounds the read at each supervisor, also at one that answers other calls.
+func TestListCertificatesIsBoundedAtEachSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.Hang = true
+	b.Certificates.List = &lofamov1.ListCertificatesResponse{NextVersion: 7}
+	c := dialWithin(t, time.Second, dir, a.Address, b.Address)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if resp, err := c.ListCertificates(ctx); err != nil || resp.GetNextVersion() != 7 {
+		t.Errorf("%v, %v: want the answer of the second supervisor", resp, err)
+	}
+}
+
+// TestRefusedDenyListIsNotOfferedToOthers: only after UNAVAILABLE may another supervisor be asked for a change.
+func TestRefusedDenyListIsNotOfferedToOthers(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.Err = status.Error(codes.Aborted, "another list was stored meanwhile")
+	_, err := dial(t, dir, a.Address, b.Address).PutDenyList(bounded(t), &lofamov1.SignedDenyList{})
+	if status.Code(err) != codes.Aborted || b.Certificates.Put != 0 {
+		t.Errorf("%v, %d calls at the second supervisor: want the first one's refusal and no other call", err, b.Certificates.Put)
+	}
+}
+
+// TestConcurrentAnswerHidesNoSupervisor: while a call waits at one supervisor, another call learns that a second one answers. The first
+// call then still asks the second one.
+func TestConcurrentAnswerHidesNoSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Certificates.Hold, a.Certificates.Err = make(chan struct{}), status.Error(codes.Unavailable, "stopping")
+	a.RefuseIf(func(proto.Message) error { return status.Error(codes.Unavailable, "stopping") })
+	c := dial(t, dir, a.Address, b.Address)
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.PutDenyList(bounded(t), &lofamov1.SignedDenyList{})
+		done <- err
+	}()
+	<-a.Certificates.Hold
+	if _, err := c.ListNodes(bounded(t), &lofamov1.ListNodesRequest{}); err != nil || c.Answered() != b.Address {
+		t.Fatalf("%v, %s answered: want %s", err, c.Answered(), b.Address)
+	}
+	a.Certificates.Hold <- struct{}{}
+	go func() { // should it ask the first one again
+		select {
+		case <-a.Certificates.Hold:
+			a.Certificates.Hold <- struct{}{}
+		case <-t.Context().Done():
+		}
+	}()
+	if err := <-done; err != nil || b.Certificates.Put != 1 {
+		t.Errorf("%v, %d calls at the second supervisor: want its answer", err, b.Certificates.Put)
+	}
+}
+
+// TestNextCallBeginsWhereLastOneWasAnswered: also after a call of another service than that of the fault map.
+func TestNextCallBeginsWhereLastOneWasAnswered(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	s := clienttest.Serve(t, dir, clienttest.NewMap())
+	s.Responses.Policies = &lofamov1.ListPoliciesResponse{}
+	c := dial(t, dir, deadAddress(t), s.Address)
+	if _, err := c.ListPolicies(bounded(t)); err != nil || c.Answered() != s.Address {
+		t.Errorf("%v, %s answered: want %s", err, c.Answered(), s.Address)
+	}
+}

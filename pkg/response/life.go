@@ -282,9 +282,15 @@ func (e *Engine) result(ev Result) {
 	}
 	// For a step that cannot be repeated, the result may still arrive after its deadline. A response at rest, e.g. after a cancel,
 	// ignores it.
-	if r.State == Running || e.unsettled(r) && !r.rests() {
+	switch {
+	case r.State == Running || e.unsettled(r) && !r.rests():
 		e.attemptEnded(r, ev.Outcome, ev.Detail)
 		e.touched[r.ID] = true
+	case r.State == Expired && r.Steps[r.Step].State == Acting: // denied during the attempt: no step follows
+		reason, detail := r.Reason, r.Detail
+		e.attemptEnded(r, ev.Outcome, ev.Detail)
+		r.State, r.Reason, r.Detail = Expired, reason, detail
+		e.save(r)
 	}
 }
 

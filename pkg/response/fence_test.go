@@ -33,3 +33,25 @@ func TestNodeAtBorderIsNotKnownFenced(t *testing.T) {
 		}
 	}
 }
+
+// TestDenialEndsWaitForFencing: a denied response does not wait for the node any more.
+func TestDenialEndsWaitForFencing(t *testing.T) {
+	p := *testPolicies(t)["fence"]
+	p.Guards.Approvals = 1
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 1, Z: 1}, &p)
+	l.lead()
+	f := l.own("n1-0-0", fault.ComponentNode, fault.Failed)
+	f.Watchdog = response.Watchdog{Armed: true, Timeout: 10 * time.Second, ContactWithin: 10 * time.Second, Boot: 1}
+	l.set(f)
+	r := l.e.Responses()[0]
+	if r.State != response.Running || r.Steps[0].State != response.Acting {
+		t.Fatalf("%s, fence %s: want it to wait for the fencing", r.State, r.Steps[0].State)
+	}
+	if err := l.ask("operator/ann", response.Deny, r.ID); err != nil {
+		t.Fatal(err)
+	}
+	r = l.e.Responses()[0]
+	if r.State != response.Expired || r.Reason != response.ReasonDenied || r.Steps[0].State != response.Pending {
+		t.Errorf("%s (%s), fence %s: want it denied, and the fence pending", r.State, r.Reason, r.Steps[0].State)
+	}
+}

@@ -690,3 +690,22 @@ func TestNotificationUnderWayAtDenialCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestQuorumThatIsSafeAgainLetsResponseContinue: a response on a supervisor's node waits while another supervisor's node is dead. It begins
+// when that node is back, though no supervisor has changed: only the node's agent was dead.
+func TestQuorumThatIsSafeAgainLetsResponseContinue(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 3, Y: 2, Z: 2}, testPolicies(t)["drain"])
+	l.sups = []response.SupervisorInfo{{ID: "a", Node: "n0-0-0", Alive: true}, {ID: "b", Node: "n1-0-0", Alive: true},
+		{ID: "c", Node: "n2-0-0", Alive: true}}
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentHost, fault.Failed))
+	l.set(l.own("n1-0-0", fault.ComponentMemory, fault.Failed))
+	l.until(start.Add(time.Hour))
+	if r := l.e.Responses()[0]; len(l.flying) > 0 || r.Reason != response.ReasonQuorum {
+		t.Fatalf("%d steps, %s: want it to wait for the quorum", len(l.flying), r.Reason)
+	}
+	l.set(l.own("n0-0-0", fault.ComponentHost, fault.Normal))
+	if len(l.flying) != 1 {
+		t.Errorf("%d steps: want the cordon, because the supervisors' quorum is safe again", len(l.flying))
+	}
+}

@@ -287,7 +287,7 @@ func executorProcess() []Panel {
 			"full: too many remembered attempts.", "none", 6,
 			Query{Expr: `sum by (reason) (increase(lofamo_executor_refused_total{CLUSTER}[$__rate_interval]))`, Legend: "{{reason}}",
 				Rare: none}).with(hued("stale_token", "late", "full")...),
-		series("Attempts remembered", "In the ledger, of at most 20000; each is forgotten 48 hours after its end. A full ledger "+
+		series("Attempts remembered", "In the ledger, of at most 20000; each is forgotten 48 hours after its end at the earliest. A full ledger "+
 			"accepts no attempt.", "none", 6,
 			Query{Expr: `max by (instance) (lofamo_executor_attempts_remembered{CLUSTER})`, Legend: "{{instance}}", Rare: none}),
 	}

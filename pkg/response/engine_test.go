@@ -650,3 +650,62 @@ func TestWaitSaysNewestUntil(t *testing.T) {
 		t.Errorf("the audit has %d refusals: want 2", refused)
 	}
 }
+
+// TestNotificationUnderWayAtDenialCounts: a person denies a response while its alert is being sent. The alert that was sent is kept,
+// and is not sent again after a retry.
+func TestNotificationUnderWayAtDenialCounts(t *testing.T) {
+	for _, tc := range []struct {
+		outcome response.Outcome
+		want    response.StepState
+		changed bool
+		again   int // alerts after a retry
+	}{
+		{response.Succeeded, response.Acted, true, 0},
+		{response.Unchanged, response.StepFailed, false, 1},
+		{response.NotKnown, response.StepFailed, true, 1},
+	} {
+		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, testPolicies(t)["reset"])
+		l.lead()
+		l.set(l.own("n0-0-0", fault.ComponentHost, fault.Failed))
+		l.until(start.Add(time.Minute + time.Second))
+		if len(l.flying) != 1 || l.flying[0].Kind != response.Alertmanager {
+			t.Fatalf("%v: want the alert", l.flying)
+		}
+		id := l.flying[0].Response
+		if err := l.ask("operator/ann", response.Deny, id); err != nil {
+			t.Fatal(err)
+		}
+		l.land(tc.outcome, "")
+		r := l.e.Responses()[0]
+		if s := r.Steps[0]; r.State != response.Expired || r.Reason != response.ReasonDenied || s.State != tc.want || s.Changed != tc.changed {
+			t.Errorf("outcome %d: response %s (%s), alert %s, changed %t: want it denied, and the alert %s", tc.outcome, r.State, r.Reason, s.State,
+				s.Changed, tc.want)
+		}
+		if err := l.ask("operator/ann", response.Retry, id); err != nil {
+			t.Fatal(err)
+		}
+		l.until(l.now.Add(time.Minute))
+		if len(l.flying) != tc.again {
+			t.Errorf("outcome %d: %d alerts after the retry: want %d", tc.outcome, len(l.flying), tc.again)
+		}
+	}
+}
+
+// TestQuorumThatIsSafeAgainLetsResponseContinue: a response on a supervisor's node waits while another supervisor's node is dead. It begins
+// when that node is back, though no supervisor has changed: only the node's agent was dead.
+func TestQuorumThatIsSafeAgainLetsResponseContinue(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 3, Y: 2, Z: 2}, testPolicies(t)["drain"])
+	l.sups = []response.SupervisorInfo{{ID: "a", Node: "n0-0-0", Alive: true}, {ID: "b", Node: "n1-0-0", Alive: true},
+		{ID: "c", Node: "n2-0-0", Alive: true}}
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentHost, fault.Failed))
+	l.set(l.own("n1-0-0", fault.ComponentMemory, fault.Failed))
+	l.until(start.Add(time.Hour))
+	if r := l.e.Responses()[0]; len(l.flying) > 0 || r.Reason != response.ReasonQuorum {
+		t.Fatalf("%d steps, %s: want it to wait for the quorum", len(l.flying), r.Reason)
+	}
+	l.set(l.own("n0-0-0", fault.ComponentHost, fault.Normal))
+	if len(l.flying) != 1 {
+		t.Errorf("%d steps: want the cordon, because the supervisors' quorum is safe again", len(l.flying))
+	}
+}

@@ -216,8 +216,8 @@ func (e *Engine) fencing(r *Response) bool {
 		return true
 	}
 	if b := e.gatePolicy(r); r.Cancelled || !r.Gone.IsZero() || b.reason != 0 && b.reason != ReasonMatchError {
-		e.halted[r.ID] = s.Attempt
-		return end(Unchanged, "the wait for the node's fencing ended early")
+		e.endFencing(r)
+		return true
 	}
 	v := e.fence(r.Target.Node)
 	limit := s.Started.Add(s.Timeout)
@@ -249,6 +249,13 @@ func (e *Engine) fencing(r *Response) bool {
 		e.waitFenced(r, s, fenceQuiet, fault.Earliest(v.until, limit))
 	}
 	return false
+}
+
+// endFencing ends a running NodeFence step that is not wanted any more. It does not count as failed.
+func (e *Engine) endFencing(r *Response) {
+	delete(e.quietFrom, r.ID)
+	e.halted[r.ID] = r.Steps[r.Step].Attempt
+	e.attemptEnded(r, Unchanged, "the wait for the node's fencing ended early")
 }
 
 // fenceQuiet is the detail of a step that waits for a node without contact to reset itself.

@@ -277,6 +277,9 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 		if r.acted() || r.rests() || r.Cancelled {
 			return 0, fmt.Errorf("too late to deny: want a response that has not begun; cancel undoes its actions")
 		}
+		if r.State == Running && r.Steps[r.Step].Kind.Traits().Waits {
+			e.endFencing(r)
+		}
 		r.State, r.Reason, r.Detail = Expired, ReasonDenied, "by "+ev.Subject
 		return Denies, nil
 	case Cancel:

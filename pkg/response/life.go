@@ -194,13 +194,13 @@ func (e *Engine) blocked(r *Response, b block) bool {
 }
 
 // becomeWaiting makes a response wait. It audits and commits each reason once, and commits it again only if the known end
-// of the wait moves, or, for ReasonOutcome, if the detail changes: an executor or a person settles it.
+// of the wait moves, or, for ReasonOutcome and ReasonNotFenced, if the detail changes: it says who or what settles the wait.
 func (e *Engine) becomeWaiting(r *Response, b block) {
 	if !b.until.IsZero() {
 		e.wakeFor(r, b.until)
 	}
 	if r.State == Waiting && r.Reason == b.reason {
-		if text := b.text(); (b.timed() || b.reason == ReasonOutcome) && r.Detail != text {
+		if text := b.text(); (b.timed() || b.reason == ReasonOutcome || b.reason == ReasonNotFenced) && r.Detail != text {
 			r.Detail = text
 			e.save(r)
 		}
@@ -282,9 +282,15 @@ func (e *Engine) result(ev Result) {
 	}
 	// For a step that cannot be repeated, the result may still arrive after its deadline. A response at rest, e.g. after a cancel,
 	// ignores it.
-	if r.State == Running || e.unsettled(r) && !r.rests() {
+	switch {
+	case r.State == Running || e.unsettled(r) && !r.rests():
 		e.attemptEnded(r, ev.Outcome, ev.Detail)
 		e.touched[r.ID] = true
+	case r.State == Expired && r.Steps[r.Step].State == Acting: // denied during the attempt: no step follows
+		reason, detail := r.Reason, r.Detail
+		e.attemptEnded(r, ev.Outcome, ev.Detail)
+		r.State, r.Reason, r.Detail = Expired, reason, detail
+		e.save(r)
 	}
 }
 

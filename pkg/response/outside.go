@@ -223,8 +223,8 @@ func (e *Engine) gateOutside(r *Response, _ *StepRecord) block {
 			return block{reason: ReasonUnmatched, until: e.now.Add(outsideWait), quiet: true}
 		}
 	}
-	if ok, _, missing := e.outsideHolds(p, r.Target.Node); !ok {
-		return block{reason: ReasonUnmatched, detail: missing}
+	if ok, at, missing := e.outsideHolds(p, r.Target.Node); !ok {
+		return block{reason: ReasonUnmatched, detail: missing, until: at}
 	}
 	return block{}
 }

@@ -89,6 +89,33 @@ func TestOutsideConditionThatGoesEndsResponse(t *testing.T) {
 	}
 }
 
+// TestBegunResponseContinuesOnceOutsideConditionHasHeld: a condition that went and came back holds again after its time, and no other
+// event tells a response between two steps.
+func TestBegunResponseContinuesOnceOutsideConditionHasHeld(t *testing.T) {
+	p := requiring(t, "drain")
+	p.Outside[0].For = 5 * time.Minute
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, p)
+	l.lead()
+	_ = l.step(conditions("n0-0-0", "True", start.Add(-time.Hour), start))
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	if len(l.flying) != 1 {
+		t.Fatalf("%d steps: want the cordon", len(l.flying))
+	}
+	_ = l.step(conditions("n0-0-0", "True", start, start)) // it was False for a moment
+	l.land(response.Succeeded, "")
+	if len(l.flying) != 0 {
+		t.Fatalf("%d steps: want none before the condition has held for 5 minutes", len(l.flying))
+	}
+	l.until(start.Add(5*time.Minute - time.Second))
+	if len(l.flying) != 0 {
+		t.Error("the drain begins too early")
+	}
+	l.until(start.Add(5 * time.Minute))
+	if len(l.flying) != 1 {
+		t.Errorf("%d steps: want the drain after 5 minutes", len(l.flying))
+	}
+}
+
 // TestOutsideConditionIsOneWitness: beside a neighbour it makes up for the second witness, where a step ends no work. It makes up
 // neither for the neighbour nor for its failure domain.
 func TestOutsideConditionIsOneWitness(t *testing.T) {

@@ -44,6 +44,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 		f.Evidence = Evidence{SingleWitness: f.Evidence.SingleWitness}
 	}
 	was, stood := e.world.faults[t]
+	dead := e.dead(f.Node)
 	if f.State == fault.Normal {
 		delete(e.world.faults, t)
 		delete(e.world.gathered, t)
@@ -75,6 +76,9 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 				e.touched[r.ID] = true
 			}
 		}
+	}
+	if dead && !e.dead(f.Node) && slices.ContainsFunc(e.quorum, func(s SupervisorInfo) bool { return s.Node == f.Node }) {
+		e.freed() // responses may wait for the quorum
 	}
 	e.dirty[t] = true
 	e.lifeSeen(f.Node)

@@ -123,7 +123,6 @@ func open(dir, cluster string, now time.Time) (d *durable, interrupted int, err 
 	}
 	d = &durable{dir: dir, lock: lock, created: created, ledger: l}
 	interrupted = l.interrupt(now)
-	l.forget(now)
 	d.version++
 	if err := d.commit(d.version); err != nil {
 		return nil, 0, err

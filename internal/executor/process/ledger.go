@@ -20,6 +20,10 @@ import (
 // maxTimeout, and supervisors ask for outcomes only within 12 hours of an attempt's start.
 const keep = 48 * time.Hour
 
+// askedFor is for how long the process must also have run since the end of the attempt, because the wall clock may jump by days. It exceeds
+// those 12 hours, and a restart of the process every night does not prevent it.
+const askedFor = 13 * time.Hour
+
 // maxEntries is the capacity of the ledger: usually 300 bytes each, some megabytes on disk, and at most maxLedger/maxEntries bytes. A
 // full ledger admits and forbids no further steps.
 const maxEntries = 20_000
@@ -36,6 +40,10 @@ type ledger struct {
 	token   uint64 // the highest
 	entries map[stepKey]entry
 	swept   time.Time // time of the last sweep; not stored
+	// up is the time since the ledger was made or read, by a clock that never jumps. ends is when each attempt ended by up; without an
+	// entry it ended before. Neither is stored.
+	up   func() time.Duration
+	ends map[stepKey]time.Duration
 }
 
 // stepKey identifies a step of a response.
@@ -64,7 +72,9 @@ func (e entry) key() stepKey { return stepKey{e.Response, e.Step} }
 func (e entry) ended() bool { return !e.Ended.IsZero() }
 
 func newLedger(cluster string) *ledger {
-	return &ledger{cluster: cluster, entries: map[stepKey]entry{}}
+	began := time.Now()
+	return &ledger{cluster: cluster, entries: map[stepKey]entry{}, ends: map[stepKey]time.Duration{},
+		up: func() time.Duration { return time.Since(began) }}
 }
 
 // verdict is the decision on a requested attempt.
@@ -117,7 +127,7 @@ func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64, o respo
 	if !l.room(now, e.key()) {
 		return false
 	}
-	l.entries[e.key()] = e
+	l.entries[e.key()], l.ends[e.key()] = e, l.up()
 	return true
 }
 
@@ -129,7 +139,7 @@ func (l *ledger) end(now time.Time, a response.Attempt, o response.Outcome, deta
 		return false
 	}
 	e.Ended, e.Outcome, e.Detail = now.UTC(), o, detail
-	l.entries[k] = e
+	l.entries[k], l.ends[k] = e, l.up()
 	return true
 }
 
@@ -154,7 +164,13 @@ func (l *ledger) forget(now time.Time) {
 		return
 	}
 	l.swept = now
-	maps.DeleteFunc(l.entries, func(_ stepKey, e entry) bool { return e.ended() && now.Sub(e.Ended) > keep })
+	up := l.up()
+	for k, e := range l.entries {
+		if e.ended() && now.Sub(e.Ended) > keep && up-l.ends[k] > askedFor {
+			delete(l.entries, k)
+			delete(l.ends, k)
+		}
+	}
 }
 
 // magic is the beginning of the file; the number is the format's version.

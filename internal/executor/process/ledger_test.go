@@ -70,6 +70,8 @@ func TestLedgerRefusesOldTokensAndAttempts(t *testing.T) {
 
 func TestEndedAttemptsAreForgotten(t *testing.T) {
 	l := newLedger("c")
+	up := time.Duration(0)
+	l.up = func() time.Duration { return up }
 	l.admit(start, effect(1, "a", 0, 1))
 	l.admit(start, effect(1, "b", 0, 1))
 	l.end(start, response.Attempt{Response: "a", Attempt: 2}, response.Succeeded, "another attempt")
@@ -81,14 +83,47 @@ func TestEndedAttemptsAreForgotten(t *testing.T) {
 		l.entries[stepKey{"a", 0}].Outcome != response.Succeeded {
 		t.Errorf("%d interrupted: %+v", n, l.entries)
 	}
+	up = keep
 	l.admit(start.Add(keep), effect(1, "c", 0, 1))
 	if len(l.entries) != 3 {
 		t.Errorf("forgotten too early: %+v", l.entries)
 	}
+	up += sweep
 	l.admit(start.Add(keep+sweep), effect(1, "d", 0, 1))
 	if _, ok := l.entries[stepKey{"a", 0}]; ok || len(l.entries) != 2 {
 		t.Errorf("not forgotten, or too much: %+v", l.entries)
 	}
+}
+
+// TestClockThatJumpsForgetsNoAttempt: a host starts with a clock that is days behind, and corrects it soon after an attempt. The process
+// still knows the attempt when a leader asks for it, also after a restart. It forgets it once nobody asks any more.
+func TestClockThatJumpsForgetsNoAttempt(t *testing.T) {
+	l, up := newLedger("c"), time.Duration(0)
+	l.up = func() time.Duration { return up }
+	l.admit(start, effect(1, "a", 0, 1))
+	up = time.Minute
+	l.end(start.Add(up), response.Attempt{Response: "a", Attempt: 1}, response.Succeeded, "")
+	right := start.Add(3 * keep)
+	knows := func(want bool) {
+		t.Helper()
+		l.admit(right.Add(up), effect(1, "other "+up.String(), 0, 1))
+		if _, known := l.entries[stepKey{"a", 0}]; known != want {
+			t.Errorf("up for %s: the attempt is known: %t", up, known)
+		}
+	}
+	up = 12 * time.Hour
+	knows(true)
+	b, err := l.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err = decodeLedger(b); err != nil {
+		t.Fatal(err)
+	}
+	l.up, up = func() time.Duration { return up }, time.Minute
+	knows(true)
+	up = askedFor + time.Minute
+	knows(false)
 }
 
 // TestFullLedgerAdmitsNoNewStep: a full ledger admits no new step, continues with known steps, and refuses stale tokens.

@@ -93,8 +93,8 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 		gauge("certificate_expires_timestamp_seconds",
 			"End of the certificate that this process uses now. Afterwards supervisors give it no work.", s.Expires),
 		gauge("attempts_running", "Attempts under way, those included that wait for another to end.", s.Running),
-		gauge("attempts_remembered", fmt.Sprintf("Attempts in the ledger, of at most %d; each is forgotten 48 hours after its end.",
-			maxEntries), s.Remembered),
+		gauge("attempts_remembered", fmt.Sprintf(
+			"Attempts in the ledger, of at most %d; each is forgotten 48 hours after its end at the earliest.", maxEntries), s.Remembered),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts(info), func() float64 { return 1 }),
 	)
 	return m

@@ -289,6 +289,22 @@ func (r *replica) gauge(t *testing.T, name string) float64 {
 	return 0
 }
 
+// counted returns the value of one of its counters with one label.
+func (r *replica) counted(t *testing.T, name, label string) float64 {
+	t.Helper()
+	families, err := r.gather.Gather()
+	must(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == label {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	t.Fatalf("no counter %s of %s", name, label)
+	return 0
+}
+
 // pass is the hook of its failpoints.
 func (r *replica) pass(p failpoint.Point) {
 	r.mu.Lock()

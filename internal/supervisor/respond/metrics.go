@@ -49,7 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("waiting", "Open responses that wait, by reason.")),
 			[]string{"reason"}),
 		Policies: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("policies",
-			"Policies in force, by mode; unreadable policies are left out.")), []string{"mode"}),
+			"Policies in force, by mode; unreadable: this replica cannot read them.")), []string{"mode"}),
 		Decisions: prometheus.NewCounterVec(prometheus.CounterOpts(opts("decisions_total", "Decisions: the lines of the audit.")),
 			[]string{"act"}),
 		Refused: prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Actions not taken, by "+

@@ -388,6 +388,17 @@ func TestRefusedCommitKeepsLead(t *testing.T) {
 	if n := l.plant.acted(); n != 2 {
 		t.Errorf("done %d times, want 2", n)
 	}
+	lines, _, err := l.store.Audit(t.Context(), 1, 1000)
+	must(t, err)
+	want := 0.0
+	for _, line := range lines {
+		if line.Decision.Act == response.Proposes {
+			want++
+		}
+	}
+	if got := r.counted(t, "lofamo_responses_decisions_total", response.Proposes.String()); got != want {
+		t.Errorf("%v proposals are counted, and the audit has %v: decisions of a refused commit count", got, want)
+	}
 }
 
 // A leader acts on the evidence of the committed change: it sends no query, and cannot be ahead of its own commit.

@@ -256,6 +256,7 @@ func (r *Responder) settle(b *batch) {
 			r.start(t, b, records, sent)
 		})
 		if err != nil {
+			b.out.Decisions = nil // the next term decides again
 			r.lose(fmt.Errorf("commit of %d records: %w", len(out.Records), err))
 			b.answer(fmt.Errorf("%w: %w", ErrNotLeader, errLost))
 			return

@@ -347,7 +347,7 @@ func labelValue(key string) parameter {
 		func(s string) bool { return fault.CheckLabelValue(s) == nil })
 }
 
-// called returns a parameter that is a name from the supervisor's own configuration.
+// called returns a parameter that is a name from the configuration of the executor.
 func called(key string) parameter { return matching(key, true, nameWanted, name) }
 
 // template returns a parameter that names the template of a remediation.

@@ -49,7 +49,8 @@ type dnpHalf struct {
 	page   *half.Page
 	window *half.Window // nil: both halves have one kernel
 	box    *mailbox.Box
-	ended  half.EndedChecks // of the host half's process; the mailbox' goroutine alone uses it
+	ended  half.EndedChecks              // of the host half's process; the mailbox' goroutine alone uses it
+	denied map[pki.Identity][]pki.Denial // by the last list; nil: at no look yet. trustChanged alone uses it
 	// links are nil where the node never had one. One that leads nowhere any more stays, without a peer. Guarded by mu.
 	links   [grid.NumDirections]*udplink.Link
 	linkTLS *tls.Config         // of all links: one that appears while the half runs is opened without the disk

@@ -419,3 +419,39 @@ func TestTorusTooLargeForProcedureReleasesMessages(t *testing.T) {
 		ProcedureOrder: &lofamov1.ProcedureOrder{Node: string(w.node("0,0,0").m.self), Number: &lofamov1.OrderNumber{Term: 1 << 30, Count: 2}},
 	}}})
 }
+
+// Three events in one moment: an order moves a link that carries no broadcasts, the same order brings new links, and another link with a
+// message in flight is found silent. The message takes another of the links that are there so far, after a test of that one and of the
+// relay, or waits.
+func TestLinkFallsSilentWhileOrderChangesOthers(t *testing.T) {
+	for before, after := range map[string]string{
+		"3x1x1": "4x2x1 without 1,1,0..3,1,0",
+		"3x3x1": "4x3x2 without 3,1,0 3,2,0 1,0,1..3,2,1",
+	} {
+		w := newChangingMesh(t, before, 9)
+		n := w.nodes[0]
+		w.spoil = func(from *meshNode, f *torus.Frame) {
+			if from == w.nodes[2] && f.Direction == grid.XPlus && f.Type == torus.TypeEureka {
+				f.Payload[0] = 99 // of a later version
+			}
+		}
+		w.run(20 * time.Second) // until the links are idle too
+		if !n.m.links[grid.XMinus.Index()].detail.ExpressDeaf {
+			t.Fatal("the link to be moved carries broadcasts")
+		}
+		l := n.m.links[grid.XPlus.Index()]
+		n.down(w, w.nodes[1].at, "first")
+		w.run(430 * time.Millisecond) // the relay's next test is due at the silence
+		w.cut(n, grid.XPlus)
+		n.down(w, w.nodes[1].at, "hello")
+		silent := func() time.Time { return l.machine.Stats().LastHeard.Add(l.machine.Config().SilentAfter()) }
+		for w.now.Add(time.Millisecond).Before(silent()) {
+			w.run(time.Millisecond)
+		}
+		w.now = silent()
+		n.told(w, w.orderFor(n.at, mustDims(t, after), 1))
+		if l.detail.State() != torus.LinkBroken || n.m.HopStats().Held != 1 {
+			t.Errorf("%s: link %v, %d messages held: want a broken one, and one", before, l.detail, n.m.HopStats().Held)
+		}
+	}
+}

@@ -228,6 +228,9 @@ func (m *Machine) beginLink(now time.Time, d grid.Direction, grace time.Duration
 		m.links[i] = l
 		l.detail = torus.Detail{} // so that it is written
 		m.selfTest.machine.Add(now, halfcore.LinkModule(d))
+		if m.cfg.MaxHops >= testHops { // it may be the first link
+			m.selfTest.machine.Add(now, halfcore.RelayModule())
+		}
 	} else {
 		freed = m.free(l)
 		fresh.cause, fresh.detail = l.cause, l.detail

@@ -8,6 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
@@ -454,4 +455,22 @@ func TestLinkFallsSilentWhileOrderChangesOthers(t *testing.T) {
 			t.Errorf("%s: link %v, %d messages held: want a broken one, and one", before, l.detail, n.m.HopStats().Held)
 		}
 	}
+}
+
+// The first node of a cluster starts without links. It tests the passing on of messages once others have joined.
+func TestFirstNodeTestsRelayOnceOthersJoin(t *testing.T) {
+	w := newChangingMesh(t, "1x1x1", 3)
+	n, to := w.nodes[0], mustDims(t, "2x1x1")
+	w.join(grid.Coord{X: 1}, to, 7)
+	n.told(w, w.orderFor(n.at, to, 7))
+	w.run(3 * time.Second)
+	n.down(w, grid.Coord{X: 1}, "hello")
+	w.run(2 * time.Second)
+	relay := selftest.Module{Kind: selftest.Relay}
+	for _, r := range n.m.SelfTest().Results(w.now) {
+		if r.Module == relay && r.State == selftest.Passed {
+			return
+		}
+	}
+	t.Errorf("no test of the relay has passed: %+v", n.m.SelfTest().Results(w.now))
 }

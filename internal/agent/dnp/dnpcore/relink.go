@@ -81,6 +81,8 @@ func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirec
 	}
 	if around.Dims != before.Dims {
 		m.leaveTorus(now, around)
+	}
+	if around.Dims != before.Dims || len(begin) > 0 {
 		m.relinked = now
 	}
 	m.cfg.Topo = around

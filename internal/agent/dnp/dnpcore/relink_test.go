@@ -474,3 +474,25 @@ func TestFirstNodeTestsRelayOnceOthersJoin(t *testing.T) {
 	}
 	t.Errorf("no test of the relay has passed: %+v", n.m.SelfTest().Results(w.now))
 }
+
+// A spare takes the place of a node's only neighbour. Until the links to the spare have had time to come up, a report without a route is
+// nobody's fault.
+func TestMissingRouteToReplacedNeighbourIsNoFault(t *testing.T) {
+	w := newChangingMesh(t, "2x1x1", 3)
+	n := w.nodes[0]
+	w.run(DefaultLinkGrace)
+	w.nodes[1].dead = true
+	n.told(w, &lofamov1.PeerOrder{Number: 5, Peers: to(grid.XPlus, grid.XMinus)})
+	sent := func() bool {
+		w.step(n, Sealed{Envelope: []byte("report"), Seal: Seal{Reports: []fault.Report{{}}, Attempt: 2}})
+		w.run(20 * time.Millisecond)
+		return n.m.exceptions.at(watchdog.AddrRouter0).value&watchdog.RouterNoRoute != 0
+	}
+	if sent() {
+		t.Errorf("at once: the core is %s: %s", n.m.word.Core, &n.m.exceptions)
+	}
+	w.run(relinkGrace + hopLife)
+	if !sent() {
+		t.Error("after the grace no exception is raised")
+	}
+}

@@ -365,7 +365,7 @@ func (m *Machine) flood(now time.Time, i int, msg halfcore.Relay, from *link) {
 	}
 }
 
-// raiseNoRoute notes that a message has no route. While the torus changes that is nobody's fault.
+// raiseNoRoute notes that a message has no route. While the torus or the peers of links change that is nobody's fault.
 func (m *Machine) raiseNoRoute(now time.Time) {
 	if m.relinked.IsZero() || now.Sub(m.relinked) >= relinkGrace {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)

@@ -405,6 +405,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		state, _ := d.core.Mask()
 		d.masks.put(state)
 	}
+	for _, dir := range out.Repeer { // a later process must not use the numbers of the farewell again
+		d.Copy.Note(d.Log, d.Copy.File.StoreSession(dir, storage.Session{}))
+	}
 	d.sendFrames(out.Farewell)
 	for _, dir := range out.Repeer {
 		d.goOver(dir)

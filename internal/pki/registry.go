@@ -106,12 +106,6 @@ func (r *Registry) Denied() map[Identity][]Denial {
 	return maps.Clone(*r.denied.Load())
 }
 
-// Denies reports whether a certificate of the identity may be revoked. Holders of a session based on such a certificate
-// drop it.
-func (r *Registry) Denies(id Identity) bool {
-	return r != nil && len((*r.denied.Load())[id]) > 0
-}
-
 // check returns an error that wraps ErrRevoked for a revoked certificate.
 func (r *Registry) check(id Identity, serial *big.Int, began time.Time) error {
 	if r == nil {

@@ -49,7 +49,8 @@ type dnpHalf struct {
 	page   *half.Page
 	window *half.Window // nil: both halves have one kernel
 	box    *mailbox.Box
-	ended  half.EndedChecks // of the host half's process; the mailbox' goroutine alone uses it
+	ended  half.EndedChecks              // of the host half's process; the mailbox' goroutine alone uses it
+	denied map[pki.Identity][]pki.Denial // by the last list; nil: at no look yet. trustChanged alone uses it
 	// links are nil where the node never had one. One that leads nowhere any more stays, without a peer. Guarded by mu.
 	links   [grid.NumDirections]*udplink.Link
 	linkTLS *tls.Config         // of all links: one that appears while the half runs is opened without the disk
@@ -403,6 +404,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	if out.SaveMask {
 		state, _ := d.core.Mask()
 		d.masks.put(state)
+	}
+	for _, dir := range out.Repeer { // a later process must not use the numbers of the farewell again
+		d.Copy.Note(d.Log, d.Copy.File.StoreSession(dir, storage.Session{}))
 	}
 	d.sendFrames(out.Farewell)
 	for _, dir := range out.Repeer {

@@ -60,6 +60,7 @@ type MaskRequest struct {
 type keptMask struct {
 	state   chanmask.State
 	err     error
+	again   bool          // the disk gets another try
 	changed chan struct{} // closed when there is something newer
 }
 
@@ -74,7 +75,7 @@ func (d *dnpHalf) noteKept(state chanmask.State, err error) {
 	if d.kept.changed != nil {
 		close(d.kept.changed)
 	}
-	d.kept = keptMask{state, err, make(chan struct{})}
+	d.kept = keptMask{state: state, err: err, changed: make(chan struct{})}
 }
 
 // awaitKept waits until a state is on disk.
@@ -88,7 +89,7 @@ func (d *dnpHalf) awaitKept(ctx context.Context, want chanmask.State) error {
 		}
 		kept := d.kept
 		d.mu.Unlock()
-		has := kept.state.Held == want.Held && kept.state.Number >= want.Number // also satisfied by a newer order
+		has := !kept.again && kept.state.Held == want.Held && kept.state.Number >= want.Number // also satisfied by a newer order
 		switch {
 		case has && kept.err != nil:
 			return fmt.Errorf("it is in force, and not kept: a restart undoes it: %w", kept.err)
@@ -129,6 +130,10 @@ func (d *dnpHalf) maskHandler(ctx context.Context) http.Handler {
 			d.Log.Info("the node's own word on its channel mask", "mask", next, "reason", in.Reason, "forced", in.Force)
 		}
 		wait := err == nil && d.kept.lacks(v.State)
+		if wait && d.kept.err != nil {
+			d.kept.again = true
+			d.masks.put(v.State)
+		}
 		d.mu.Unlock()
 		if err != nil {
 			return nil, err

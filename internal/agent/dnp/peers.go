@@ -44,6 +44,7 @@ func (d *dnpHalf) newSession(dir grid.Direction) {
 	}
 	if err := l.SetPeer(to, p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, p.Node, fault.HalfDNP))); err != nil {
 		d.Log.Error("link cannot communicate with its peer", "link", dir.String(), "peer", p.Node, "err", err)
+		l.Leave() // its sockets must not stay with the former peer
 		return
 	}
 	l.Redial()

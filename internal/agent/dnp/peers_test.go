@@ -1,15 +1,22 @@
 package dnp
 
 import (
+	"context"
+	"log/slog"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
 
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
@@ -46,4 +53,67 @@ func TestLinkIsOpenedWithoutTheDisk(t *testing.T) {
 	} else if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A link that cannot communicate with its new peer, because the zone of the address is not known here, does not stay with the former one.
+func TestLinkLeavesFormerPeerForUnknownZone(t *testing.T) {
+	const dir = grid.XPlus
+	cfg := agenttest.NodeConfig(t)
+	for name, l := range cfg.Links {
+		local, peer := netip.MustParseAddrPort(l.Local), netip.MustParseAddrPort(l.Peer)
+		l.Local = netip.AddrPortFrom(netip.IPv6Loopback(), local.Port()).String()
+		l.Peer = netip.AddrPortFrom(netip.IPv6Loopback(), peer.Port()).String()
+		cfg.Links[name] = l
+	}
+	d, _ := halfWithSession(t, cfg, dir)
+	d.words = make(newest[peers.State], 1)
+	former := d.links[dir.Index()].PeerAddr()
+	d.step(peerOrder(d, dir, "[fe80::1%no-such-zone]:7001"))
+	if p := d.core.PeerAt(dir); p.Node != "spare-0" {
+		t.Fatalf("the order is not in force: the peer is %s", p.Node)
+	}
+	if at := d.links[dir.Index()].PeerAddr(); at == former {
+		t.Errorf("the link still speaks with %s, the address of the former peer", at)
+	}
+}
+
+// onLine is a log handler that calls itself with each line.
+type onLine func(line string)
+
+func (onLine) Enabled(context.Context, slog.Level) bool        { return true }
+func (f onLine) WithAttrs([]slog.Attr) slog.Handler            { return f }
+func (f onLine) WithGroup(string) slog.Handler                 { return f }
+func (f onLine) Handle(_ context.Context, r slog.Record) error { f(r.Message); return nil }
+
+// A half that is killed just after its farewell to a former peer must not use the numbers of these frames again: the copy has no session
+// with that peer any more.
+func TestFarewellNumbersAreNotUsedAgain(t *testing.T) {
+	const dir = grid.XPlus
+	cfg := agenttest.NodeConfig(t)
+	d, _ := halfWithSession(t, cfg, dir)
+	d.words = make(newest[peers.State], 1)
+	before, _, _ := d.Copy.File.Link(dir)
+	packets, seen := d.links[dir.Index()].Stats().TxPackets, false
+	d.Log = slog.New(onLine(func(line string) {
+		if line != "link changes to another peer" {
+			return
+		}
+		seen = true
+		sent := d.links[dir.Index()].Stats().TxPackets - packets
+		if at, session, _ := d.Copy.File.Link(dir); sent == 0 || session.ID != 0 && at.TxSeq < before.TxSeq+sent {
+			t.Errorf("%d frames are sent, and the copy has session %d at number %d after %d", sent, session.ID, at.TxSeq, before.TxSeq)
+		}
+	}))
+	d.step(peerOrder(d, dir, "127.0.0.1:7001"))
+	if !seen {
+		t.Error("the link has not changed to another peer")
+	}
+}
+
+// peerOrder returns an order by which a link leads to a spare.
+func peerOrder(d *dnpHalf, dir grid.Direction, address string) dnpcore.Event {
+	return dnpcore.Opened{Opened: servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Msg: &lofamov1.Message{
+		Body: &lofamov1.Message_PeerOrder{PeerOrder: &lofamov1.PeerOrder{Node: string(d.Config.Node), Number: 1, Life: uint64(d.core.Epoch()),
+			Peers: []*lofamov1.Peer{{Direction: uint32(dir), Node: "spare-0", Address: address}}}},
+	}}}
 }

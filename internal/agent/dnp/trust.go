@@ -1,20 +1,61 @@
 package dnp
 
 import (
+	"slices"
+	"strconv"
+
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// trustChanged ends the link sessions with peers whose certificates are revoked. A peer with a newer certificate makes
-// another session at once.
+// outlivedFile has the version of the last list of revoked certificates that this half applied to its sessions. A restarted
+// half reads it: the sessions in its copy are good by that list.
+const outlivedFile = "dnp.outlived"
+
+// trustChanged ends the link sessions with peers for which the list has new denials. Earlier denials end no session: each
+// handshake since then was checked against them. So a peer with new keys keeps its sessions, although the revocation of its
+// old keys stays in the list. Only the end that dials can request another session at once, so the end of a session may
+// break the link for a while.
 func (d *dnpHalf) trustChanged() {
+	denied, version := d.Trust.Registry.Denied(), d.Trust.Version.Load()
+	if d.denied == nil && version > 0 && version == d.outlived() {
+		d.denied = denied
+	}
+	d.endSessions(denied)
+	d.denied = denied
+	if version == d.outlived() {
+		return
+	}
+	if err := durable.Replace(d.StatePath(outlivedFile), strconv.AppendUint(nil, version, 10)); err != nil {
+		d.Log.Warn("version of the list of revoked certificates not stored: the next start ends the sessions of peers that it names", "err", err)
+	}
+}
+
+// outlived returns the version in outlivedFile; 0: none is known.
+func (d *dnpHalf) outlived() uint64 {
+	version, _ := durable.Load(d.StatePath(outlivedFile), "version of a list", 20, 0, func(b []byte) (uint64, error) {
+		return strconv.ParseUint(string(b), 10, 64)
+	})
+	return version
+}
+
+func (d *dnpHalf) endSessions(denied map[pki.Identity][]pki.Denial) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, dir := range d.core.Links() {
-		if p := d.core.PeerAt(dir); d.Trust.Registry.Denies(pki.NodeIdentity(d.Config.Cluster, p.Node, fault.HalfDNP)) {
+		p := d.core.PeerAt(dir)
+		if id := pki.NodeIdentity(d.Config.Cluster, p.Node, fault.HalfDNP); refusesMore(d.denied[id], denied[id]) {
 			d.Log.Warn("link session ended: certificates of the peer are revoked", "link", dir.String(), "peer", p.Node)
 			d.newSession(dir)
 		}
 	}
+}
+
+// refusesMore reports whether some denial of an identity is new.
+func refusesMore(before, now []pki.Denial) bool {
+	return slices.ContainsFunc(now, func(n pki.Denial) bool {
+		return !slices.ContainsFunc(before, func(b pki.Denial) bool { return b.Serial == n.Serial && b.Before.Equal(n.Before) })
+	})
 }

@@ -195,7 +195,7 @@ type Machine struct {
 	mask        masks
 	procedure   procedureState
 	peers       peerWord
-	relinked    time.Time // when an order last changed the torus; zero: never
+	relinked    time.Time // when an order last changed the torus, or the peers of links; zero: never
 	orders      order.Registry[orderKind]
 	plain       *order.Node // handles the kinds of orders that have no messages of their own
 	bulkDropped uint64      // back messages that were not forwarded

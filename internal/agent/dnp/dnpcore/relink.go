@@ -81,6 +81,8 @@ func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirec
 	}
 	if around.Dims != before.Dims {
 		m.leaveTorus(now, around)
+	}
+	if around.Dims != before.Dims || len(begin) > 0 {
 		m.relinked = now
 	}
 	m.cfg.Topo = around
@@ -228,6 +230,9 @@ func (m *Machine) beginLink(now time.Time, d grid.Direction, grace time.Duration
 		m.links[i] = l
 		l.detail = torus.Detail{} // so that it is written
 		m.selfTest.machine.Add(now, halfcore.LinkModule(d))
+		if m.cfg.MaxHops >= testHops { // it may be the first link
+			m.selfTest.machine.Add(now, halfcore.RelayModule())
+		}
 	} else {
 		freed = m.free(l)
 		fresh.cause, fresh.detail = l.cause, l.detail

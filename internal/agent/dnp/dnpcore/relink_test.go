@@ -8,6 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
@@ -418,4 +419,80 @@ func TestTorusTooLargeForProcedureReleasesMessages(t *testing.T) {
 	n.m.onProcedureOrder(w.now, servicenet.Opened{Raw: envelope, Msg: &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{
 		ProcedureOrder: &lofamov1.ProcedureOrder{Node: string(w.node("0,0,0").m.self), Number: &lofamov1.OrderNumber{Term: 1 << 30, Count: 2}},
 	}}})
+}
+
+// Three events in one moment: an order moves a link that carries no broadcasts, the same order brings new links, and another link with a
+// message in flight is found silent. The message takes another of the links that are there so far, after a test of that one and of the
+// relay, or waits.
+func TestLinkFallsSilentWhileOrderChangesOthers(t *testing.T) {
+	for before, after := range map[string]string{
+		"3x1x1": "4x2x1 without 1,1,0..3,1,0",
+		"3x3x1": "4x3x2 without 3,1,0 3,2,0 1,0,1..3,2,1",
+	} {
+		w := newChangingMesh(t, before, 9)
+		n := w.nodes[0]
+		w.spoil = func(from *meshNode, f *torus.Frame) {
+			if from == w.nodes[2] && f.Direction == grid.XPlus && f.Type == torus.TypeEureka {
+				f.Payload[0] = 99 // of a later version
+			}
+		}
+		w.run(20 * time.Second) // until the links are idle too
+		if !n.m.links[grid.XMinus.Index()].detail.ExpressDeaf {
+			t.Fatal("the link to be moved carries broadcasts")
+		}
+		l := n.m.links[grid.XPlus.Index()]
+		n.down(w, w.nodes[1].at, "first")
+		w.run(430 * time.Millisecond) // the relay's next test is due at the silence
+		w.cut(n, grid.XPlus)
+		n.down(w, w.nodes[1].at, "hello")
+		silent := func() time.Time { return l.machine.Stats().LastHeard.Add(l.machine.Config().SilentAfter()) }
+		for w.now.Add(time.Millisecond).Before(silent()) {
+			w.run(time.Millisecond)
+		}
+		w.now = silent()
+		n.told(w, w.orderFor(n.at, mustDims(t, after), 1))
+		if l.detail.State() != torus.LinkBroken || n.m.HopStats().Held != 1 {
+			t.Errorf("%s: link %v, %d messages held: want a broken one, and one", before, l.detail, n.m.HopStats().Held)
+		}
+	}
+}
+
+// The first node of a cluster starts without links. It tests the passing on of messages once others have joined.
+func TestFirstNodeTestsRelayOnceOthersJoin(t *testing.T) {
+	w := newChangingMesh(t, "1x1x1", 3)
+	n, to := w.nodes[0], mustDims(t, "2x1x1")
+	w.join(grid.Coord{X: 1}, to, 7)
+	n.told(w, w.orderFor(n.at, to, 7))
+	w.run(3 * time.Second)
+	n.down(w, grid.Coord{X: 1}, "hello")
+	w.run(2 * time.Second)
+	relay := selftest.Module{Kind: selftest.Relay}
+	for _, r := range n.m.SelfTest().Results(w.now) {
+		if r.Module == relay && r.State == selftest.Passed {
+			return
+		}
+	}
+	t.Errorf("no test of the relay has passed: %+v", n.m.SelfTest().Results(w.now))
+}
+
+// A spare takes the place of a node's only neighbour. Until the links to the spare have had time to come up, a report without a route is
+// nobody's fault.
+func TestMissingRouteToReplacedNeighbourIsNoFault(t *testing.T) {
+	w := newChangingMesh(t, "2x1x1", 3)
+	n := w.nodes[0]
+	w.run(DefaultLinkGrace)
+	w.nodes[1].dead = true
+	n.told(w, &lofamov1.PeerOrder{Number: 5, Peers: to(grid.XPlus, grid.XMinus)})
+	sent := func() bool {
+		w.step(n, Sealed{Envelope: []byte("report"), Seal: Seal{Reports: []fault.Report{{}}, Attempt: 2}})
+		w.run(20 * time.Millisecond)
+		return n.m.exceptions.at(watchdog.AddrRouter0).value&watchdog.RouterNoRoute != 0
+	}
+	if sent() {
+		t.Errorf("at once: the core is %s: %s", n.m.word.Core, &n.m.exceptions)
+	}
+	w.run(relinkGrace + hopLife)
+	if !sent() {
+		t.Error("after the grace no exception is raised")
+	}
 }

@@ -225,6 +225,9 @@ func (m *Machine) nextRelay(now time.Time) *link {
 	var able uint8
 	for n := range dirs {
 		l := m.links[dirs[(m.selfTest.by+1+n)%len(dirs)].Index()]
+		if l == nil { // an order changes the torus
+			continue
+		}
 		if i := l.dir.Index(); m.functional(l) && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {
 			next = cmp.Or(next, l)
 			able |= 1 << m.neighbour(l)

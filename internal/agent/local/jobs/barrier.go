@@ -280,7 +280,8 @@ func (s *Barriers) makeRoom(uid uint32) bool {
 	return oldest != nil
 }
 
-// leave removes a call, and its arrival unless the node has arrived.
+// leave removes a call, and its arrival unless the node has arrived. Names beyond the participants are never kept, because
+// a process may call under ever new names.
 func (s *Barriers) leave(now time.Time, id uint64) {
 	key, ok := s.calls[id]
 	if !ok {
@@ -302,7 +303,7 @@ func (s *Barriers) leave(now time.Time, id uint64) {
 		s.use(now, c.Name, b.members)
 		s.stale = s.stale || s.short
 	}
-	if b.here[c.Participant]--; b.here[c.Participant] == 0 && !b.arrived {
+	if b.here[c.Participant]--; b.here[c.Participant] == 0 && (!b.arrived || len(b.here) > b.participants) {
 		delete(b.here, c.Participant)
 	}
 	if len(b.here) == 0 && !b.arrived {

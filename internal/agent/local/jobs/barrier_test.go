@@ -328,6 +328,25 @@ func TestBarriersAreBounded(t *testing.T) {
 	}
 }
 
+// A process can call again and again at a barrier at which its node has arrived, each time under another name. The
+// barrier keeps no more names than participants and waiting calls.
+func TestArrivedBarrierKeepsFewNames(t *testing.T) {
+	d := newDesk(t)
+	d.step(call(1, 1, "r0"))
+	d.step(Answered{*says("ab")})
+	for i := range 1000 {
+		d.step(call(uint64(i+2), 1, "p"+strconv.Itoa(i)))
+		d.step(Left{uint64(i + 2)})
+	}
+	if n := len(d.s.all[key7].here); n > 2 {
+		t.Errorf("a barrier of 1 participant keeps %d names, while 1 call waits", n)
+	}
+	d.step(call(1002, 1, "late")) // this counts as a participant while it waits
+	if n := d.s.all[key7].here["late"]; n != 1 {
+		t.Errorf("%d calls wait under the last name: want 1", n)
+	}
+}
+
 // The members of jobs are watched for a while after their last barrier, as many as a node may watch.
 func TestMembersAreWatchedAfterBarrier(t *testing.T) {
 	d := newDesk(t)

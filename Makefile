@@ -97,8 +97,8 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE lists packages whose tests time real halves and clusters; tests beside them would slow these down. e2e runs by itself, with
-# E2E_PARALLEL clusters at a time. The others run two at a time, after the page in the browser beside the module of the benchmarks, which
-# both mostly wait. All other packages run four at a time, beside CHARTS and the tests with tags, because they mostly wait.
+# E2E_PARALLEL clusters at a time. The others run two at a time, after the browser test and the benchmarks' module, which run together
+# because both mostly wait. All other packages run four at a time, beside CHARTS and the tests with tags, because they mostly wait.
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
@@ -111,7 +111,7 @@ PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/ser
 # SINGLE are packages of one goroutine, tests included, as internal/archtest checks: the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./internal/archtest ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
-# SLOW begin first among all other packages, so that none of them ends alone.
+# SLOW lists slow packages among all other packages. test-rest starts them first, so that none of them still runs alone at the end.
 SLOW := ./internal/executor/kubernetes ./internal/supervisor ./cmd/lofamo-supervisor ./internal/ctl
 
 # CHARTS is the slowest of the other packages. It mostly waits: nine pods on real kubelets start, end and start again, one after the other, at

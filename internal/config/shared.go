@@ -2,9 +2,9 @@ package config
 
 import "fmt"
 
-// SharedAddresses names each address of the supervisors that another supervisor has too, and each address of links and of the
-// window that http has too: their handshakes use TCP. Most are mistakes, and `config check` refuses them. They are no error at a
-// start: one address may stand for several supervisors, and earlier versions accepted that of http.
+// SharedAddresses names each address that two supervisors share, and each address that http shares with a link or the window, whose
+// handshakes use TCP. Most are mistakes, and `config check` refuses them. They do not prevent a start, because one address may
+// stand for several supervisors, and earlier versions accepted a link's address for http.
 func (a Agent) SharedAddresses() error {
 	p, reports := &problems{}, taken{}
 	for i, s := range a.Supervisors {

@@ -117,8 +117,8 @@ func (d *RenewalDesk) Answer(now time.Time, with Presented, r RenewalRequest) ([
 	return der, RenewalIssued, nil
 }
 
-// forget drops the certificates on which no answer depends any more, such as those of nodes that are gone: they count against no limit, and
-// an older request is refused for its time.
+// forget drops the certificates that can no longer change an answer, such as those of nodes that are gone. They are too old to delay a
+// renewal, and the desk refuses a replayed request from that time because of its age.
 func (d *RenewalDesk) forget(now time.Time) {
 	oldest := now.Add(-max(d.lifetime, 2*clocks))
 	maps.DeleteFunc(d.last, func(_ Identity, g givenCertificate) bool { return g.at.Before(oldest) })

@@ -116,7 +116,7 @@ func (w *World) settled(n *node, d grid.Direction) bool {
 	return w.now.Sub(last) > relinkTime && n.leads(d) > relinkTime
 }
 
-// leaderBegins notes that a leader begins. The time of links that wait begins again, and it stood still while there was no leader.
+// leaderBegins notes the start of a leader. Links that still wait begin their time again. Time without a leader does not count.
 func (w *World) leaderBegins() {
 	if w.moves == nil {
 		return
@@ -147,7 +147,7 @@ func (w *World) watchCables() {
 	}
 }
 
-// watchMoves notes the joiners that a leader has heard, and that there is a leader.
+// watchMoves notes the joiners that a leader has heard, and the latest time with a leader.
 func (w *World) watchMoves() {
 	if w.moves == nil {
 		return

@@ -24,7 +24,7 @@ type joining struct {
 	absent    map[fault.NodeID]time.Time // nodes that the last list did not have, since when
 	tried     map[fault.NodeID]time.Time // when a place was last looked for
 	stays     map[fault.NodeID]time.Time // until when a node is not removed, because the last attempt failed
-	said      map[string]time.Time       // when the log named a reason for a failure
+	said      map[string]time.Time       // when the log last named each reason of a failure
 }
 
 // joinStep is the next step of the leader.

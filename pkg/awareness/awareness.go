@@ -112,8 +112,8 @@ type Output struct {
 	Groups []GroupStatus
 	// Warnings that began, changed or ended in this step, by rank of the node and component.
 	Warnings []WarningStatus
-	// Settled are nodes of which a link, or the node itself, no longer waits after a change of places, without any change of a state. A
-	// node may be listed twice. Their Wiring and the rules of their links must outlive the leader, so that the next one does not wait again.
+	// Settled lists nodes that no longer wait after a change of places, or that have a link that no longer waits, although no state changed.
+	// A node may occur twice. The caller must store their Wiring and their links' rules. Otherwise the next leader waits again.
 	Settled []fault.NodeID
 	// Wake is the latest time for the next Tick; zero when nothing is pending.
 	Wake time.Time

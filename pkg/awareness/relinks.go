@@ -244,7 +244,7 @@ func (m *Machine) settleRelinks(n *node, now time.Time) {
 	}
 }
 
-// settled says that what must outlive the leader of a node's waits has changed.
+// settled adds a node to Output.Settled, because the store's record of the node's waiting links, or of its move, is out of date.
 func (m *Machine) settled(n *node) {
 	if !n.foreign {
 		m.out.Settled = append(m.out.Settled, n.id)

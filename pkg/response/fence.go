@@ -251,7 +251,7 @@ func (e *Engine) fencing(r *Response) bool {
 	return false
 }
 
-// endFencing ends a running NodeFence step that is not wanted any more. It does not count as failed.
+// endFencing ends a running NodeFence step that the response no longer needs. The step does not count as failed.
 func (e *Engine) endFencing(r *Response) {
 	delete(e.quietFrom, r.ID)
 	e.halted[r.ID] = r.Steps[r.Step].Attempt

@@ -194,7 +194,7 @@ func (e *Engine) blocked(r *Response, b block) bool {
 }
 
 // becomeWaiting makes a response wait. It audits and commits each reason once, and commits it again only if the known end
-// of the wait moves, or, for ReasonOutcome and ReasonNotFenced, if the detail changes: it says who or what settles the wait.
+// of the wait moves, or, for ReasonOutcome and ReasonNotFenced, if the detail changes. That detail names the party that can end the wait.
 func (e *Engine) becomeWaiting(r *Response, b block) {
 	if !b.until.IsZero() {
 		e.wakeFor(r, b.until)

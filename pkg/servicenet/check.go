@@ -57,9 +57,9 @@ func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 	return nil, checkBody(msg)
 }
 
-// leaveOutLater removes from reports all observations and readings, and from fault updates all components, that have a number beyond those
-// known here, and from a delivery status such a state. The sender is of a later version, and the rest of its message counts; otherwise
-// all its reports and updates would be refused (faults.md row 19). A sender of this version refuses to send such numbers.
+// leaveOutLater removes observations, readings, components of fault updates, and path states with numbers that this version does not know.
+// Their sender is of a later version, and the rest of its message counts. Without the removal, this version would refuse all reports and
+// updates of that sender (faults.md row 19). A sender of this version refuses to send such numbers.
 func leaveOutLater(msg *lofamov1.Message) {
 	for _, r := range msg.GetReports().GetReports() {
 		r.Readings = slices.DeleteFunc(r.GetReadings(), isLaterReading)

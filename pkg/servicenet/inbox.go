@@ -13,8 +13,9 @@ const MaxEpoch fault.Epoch = 1 << 62
 // without reaching a supervisor needs twelve days for that.
 const MaxEpochJump = 1 << 20
 
-// EpochSupersedes reports whether a message of boot epoch e shows that its half is no longer in the known epoch. No start leads over
-// MaxEpochJump ahead: then a bit of the known epoch flipped in the half's memory, and STALE_EPOCH made the half go back.
+// EpochSupersedes reports whether a message of boot epoch e shows that its half has left the known epoch. No start raises the epoch by more
+// than MaxEpochJump. If the known epoch is further ahead of e, one of its bits flipped in the half's memory, and STALE_EPOCH moved the half
+// back.
 func EpochSupersedes(e, known fault.Epoch) bool { return e > known || known-e > MaxEpochJump }
 
 // Verdict is an inbox' verdict on a report's id.

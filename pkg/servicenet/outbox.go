@@ -304,8 +304,8 @@ func (o *Outbox) find(id fault.ReportID) *entry {
 	return nil
 }
 
-// acked handles a verified acknowledgement. One without news is ignored, also as a sign that the rail works and as a
-// hint at the leader: it is a duplicate, or an attacker replays an old one.
+// acked handles a verified acknowledgement. It ignores one without news, which is a duplicate or an attacker's replay. Such
+// an acknowledgement shows neither that the rail works nor which supervisor leads.
 func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	a := ev.Ack
 	if OriginOf(a) != o.origin {

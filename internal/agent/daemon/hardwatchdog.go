@@ -383,8 +383,9 @@ func bootTime() (time.Duration, error) {
 	return time.Duration(ts.Nano()), err
 }
 
-// keepContact records the last contact for the next daemon, while the node fences itself. A disk that hangs must not keep the device from
-// being fed: the record is then of an earlier contact, and the next daemon feeds the device for a shorter time.
+// keepContact records the last contact for the next daemon, while the node fences itself. It waits at most contactWait for the disk, so
+// that this daemon feeds the device even if the disk hangs. Then the record holds an earlier contact, and the next daemon feeds the device
+// for a shorter time.
 func (w *hardware) keepContact() {
 	at, keep := w.feeder.Keep()
 	if !keep {
@@ -402,8 +403,8 @@ type lastContact struct {
 	up time.Duration // since the boot
 }
 
-// contactRecord returns the record. This daemon may stop running at any point, so the order counts: the record must not be later than the
-// contact.
+// contactRecord returns the record of a contact. It reads the boot clock before w.now, so that a pause of the daemon between the two never
+// makes the record later than the contact.
 func (w *hardware) contactRecord(at time.Time) lastContact {
 	up, err := bootTime()
 	if err != nil {

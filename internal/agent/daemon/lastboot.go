@@ -46,10 +46,10 @@ type bootRecord struct {
 	Ended *bootStop `json:"ended,omitempty"` // nil: the daemon runs, or ended without a word
 	// Last is how the boot before ended; nil: not known.
 	Last *halfcore.LastBoot `json:"last,omitempty"`
-	// Known are the keys of the errors in the kernel logs that were there at the daemon's first start in this boot, or in an earlier one; the
-	// newest first.
+	// Known are the keys of the errors that the daemon found in kernel logs at its first start in this boot or in an earlier boot, newest
+	// first.
 	Known []uint64 `json:"known,omitempty"`
-	// Unread are the folders that the daemon could not read completely then: a log there may be older than this boot.
+	// Unread are the folders that the daemon could not read completely at that start. A log in such a folder may be older than this boot.
 	Unread []string `json:"unread,omitempty"`
 }
 
@@ -107,7 +107,7 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 	for _, d := range found {
 		b.record.Known = append(b.record.Known, d.Key)
 	}
-	for _, key := range was.Known { // its log may be there again when newer ones are removed
+	for _, key := range was.Known { // removing newer logs may bring its log among the newest again
 		if len(b.record.Known) < maxKnown && !slices.Contains(b.record.Known, key) {
 			b.record.Known = append(b.record.Known, key)
 		}
@@ -239,7 +239,8 @@ func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
 	return out, unread
 }
 
-// wasUnread reports whether all logs of an error may have been there before the former boot, unread. The copies are of all folders.
+// wasUnread reports whether every log of an error may be older than the boot that was records, because the daemon could not read the log's
+// folder when that boot began. The folder of copies has the logs of all other folders.
 func (b *boots) wasUnread(was bootRecord, dirs []string) bool {
 	copies := b.root + copiedLogs
 	return !slices.ContainsFunc(dirs, func(dir string) bool {

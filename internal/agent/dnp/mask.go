@@ -60,7 +60,7 @@ type MaskRequest struct {
 type keptMask struct {
 	state   chanmask.State
 	err     error
-	again   bool          // the disk gets another try
+	again   bool          // a person repeated the request after err: the state is being stored again
 	changed chan struct{} // closed when there is something newer
 }
 

@@ -10,13 +10,13 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// outlivedFile has the version of the last list of revoked certificates that this half applied to its sessions. A restarted
-// half reads it: the sessions in its copy are good by that list.
+// outlivedFile holds the version of the last list of revoked certificates that this half applied to its sessions. A restarted
+// half keeps the sessions of its copy if that version is still in force.
 const outlivedFile = "dnp.outlived"
 
-// trustChanged ends the link sessions with peers for which the list has new denials. Earlier denials end no session: each
-// handshake since then was checked against them. So a peer with new keys keeps its sessions, although the revocation of its
-// old keys stays in the list. Only the end that dials can request another session at once, so the end of a session may
+// trustChanged ends the link sessions with peers for which the list has new denials. Earlier denials end no session,
+// because the half checked every later handshake against them. So a peer with new keys keeps its sessions, although the revocation of its
+// old keys stays in the list. Only the half that dials can request another session at once, so ending a session may
 // break the link for a while.
 func (d *dnpHalf) trustChanged() {
 	denied, version := d.Trust.Registry.Denied(), d.Trust.Version.Load()
@@ -29,7 +29,7 @@ func (d *dnpHalf) trustChanged() {
 		return
 	}
 	if err := durable.Replace(d.StatePath(outlivedFile), strconv.AppendUint(nil, version, 10)); err != nil {
-		d.Log.Warn("version of the list of revoked certificates not stored: the next start ends the sessions of peers that it names", "err", err)
+		d.Log.Warn("version of the list of revoked certificates not stored: the next start ends the sessions of all listed peers", "err", err)
 	}
 }
 

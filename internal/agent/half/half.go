@@ -48,7 +48,7 @@ type Common struct {
 	Topo     *halfcore.Topology                 // torus and neighbours are those of the start
 	Around   *atomic.Pointer[halfcore.Topology] // torus, links and, of the host half, neighbours are those of now
 	Peers    *halfcore.PeersConfig
-	Senders  *atomic.Pointer[map[netip.Addr]fault.NodeID] // present ones of netconsole's lines; nobody changes the map
+	Senders  *atomic.Pointer[map[netip.Addr]fault.NodeID] // accepted senders of netconsole's lines; never change the map in place
 	Half     fault.Half
 	Log      *slog.Logger
 	Signer   *pki.Signer

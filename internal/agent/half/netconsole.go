@@ -25,17 +25,17 @@ const wordsSettle = 50 * time.Millisecond
 // netconsoleComplain is the least time between two warnings about lines that are left out.
 const netconsoleComplain = time.Minute
 
-// SetSenders accepts netconsole's lines from the senders of a configuration with the supervisors' updates. Any goroutine may call it.
+// SetSenders replaces the accepted netconsole senders by those of cfg, which includes the supervisors' orders. Any goroutine may call it.
 func (c *Common) SetSenders(cfg config.Agent) {
 	senders := cfg.NetconsoleSenders(c.Half)
 	c.Senders.Store(&senders)
 }
 
-// netconsoleRetry is the time between two tries to open the socket. Its address may come later than the half, and may go.
+// netconsoleRetry is the pause before another attempt to open the socket. Its address may appear after the half starts, and may disappear.
 const netconsoleRetry = 2 * time.Second
 
 // ReceiveNetconsole receives the last lines of other machines' kernels until ctx ends, and calls found with new last words. The half can
-// run without it: while the socket cannot be opened, it tries again.
+// run without the socket, so ReceiveNetconsole retries if it cannot open the socket.
 func (c *Common) ReceiveNetconsole(ctx context.Context, found func([]*lofamov1.LastWords)) {
 	core, failing := halfcore.NewNetconsole(nil, rand.Uint32()), Condition{}
 	for {

@@ -36,7 +36,7 @@ func (f *WatchedFile) Changed() bool {
 	return now != was
 }
 
-// Again makes the next call of Changed return true: the present state could not be read.
+// Again makes the next call of Changed return true. Call it after a failure to read the file.
 func (f *WatchedFile) Again() { f.seen = fileState{size: -1} }
 
 func stateOf(path string) fileState {

@@ -34,8 +34,8 @@ func (h *hostHalf) lookAtPeers() {
 	h.step(hostcore.Neighbours{Topo: around})
 }
 
-// newPeers returns the topology with the neighbours of the DNP half's peers file, if that has changed, and makes them senders of
-// netconsole's lines; nil: it has not. A missing or unreadable file proves nothing, and the present neighbours stay.
+// newPeers returns the topology with the neighbours in the DNP half's peers file, and accepts these neighbours as netconsole senders. It
+// returns nil if the file has not changed. It also returns nil for a missing or unreadable file, so that the present neighbours stay.
 func (h *hostHalf) newPeers() *halfcore.Topology {
 	if !h.peersFile.Changed() {
 		return nil

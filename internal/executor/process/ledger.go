@@ -20,8 +20,8 @@ import (
 // maxTimeout, and supervisors ask for outcomes only within 12 hours of an attempt's start.
 const keep = 48 * time.Hour
 
-// askedFor is for how long the process must also have run since the end of the attempt, because the wall clock may jump by days. It exceeds
-// those 12 hours, and a restart of the process every night does not prevent it.
+// askedFor is the time that the process must also have run since an attempt's end before the ledger forgets the attempt, because the wall
+// clock may jump by days. It exceeds those 12 hours, and is short enough for a process that restarts every night.
 const askedFor = 13 * time.Hour
 
 // maxEntries is the capacity of the ledger: usually 300 bytes each, some megabytes on disk, and at most maxLedger/maxEntries bytes. A
@@ -40,8 +40,8 @@ type ledger struct {
 	token   uint64 // the highest
 	entries map[stepKey]entry
 	swept   time.Time // time of the last sweep; not stored
-	// up is the time since the ledger was made or read, by a clock that never jumps. ends is when each attempt ended by up; without an
-	// entry it ended before. Neither is stored.
+	// up returns the time since the process made or read the ledger, by a clock that never jumps. ends holds the end of each attempt by
+	// that clock. An attempt without an entry ended before the process began. Neither is stored.
 	up   func() time.Duration
 	ends map[stepKey]time.Duration
 }

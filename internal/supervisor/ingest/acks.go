@@ -39,7 +39,7 @@ type held struct {
 	acks   []*lofamov1.Ack
 	to     engine.To // the newest
 	due    time.Time
-	failed bool // could not be sent: waits for the next sign of the half or ack to it, not to be sent at due
+	failed bool // a send failed: the acks wait for the half's next message or the next ack to the half, and ignore due
 }
 
 // ackTable delays acks for a short time so that other messages can carry them (seed 002 §3). It reads no clock and
@@ -52,7 +52,7 @@ type ackTable struct {
 
 func newAckTable() *ackTable { return &ackTable{halves: make(map[dest]*held)} }
 
-// hold stores an ack. It reports whether there was room. Failed acks to the same destination are tried again together with it.
+// hold stores an ack. It reports whether there was room. The table sends failed acks to the same destination again together with ack.
 func (t *ackTable) hold(now time.Time, d dest, to engine.To, ack *lofamov1.Ack) bool {
 	h := t.halves[d]
 	var failed []*lofamov1.Ack

@@ -61,8 +61,8 @@ func (l *againLimit) allow(now time.Time, from netip.AddrPort) bool {
 	return e.Value.(*source).limit.AllowN(now, 1) && l.all.AllowN(now, 1)
 }
 
-// Again asks a source to resend a damaged message, within the rate limits. The request is signed only once under each certificate: the
-// sender is unknown, and the content never changes.
+// Again asks a source to resend a damaged message, within the rate limits. It signs the request only once under each certificate, because
+// the source is unknown and the content never changes.
 func (s *Sender) Again(from Place) {
 	if !s.limit.allow(time.Now(), from.Addr) {
 		s.cfg.Metrics.Again.WithLabelValues(metrics.AgainLimited).Inc()

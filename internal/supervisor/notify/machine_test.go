@@ -310,9 +310,9 @@ func TestRestartedHalfStartsWithoutList(t *testing.T) {
 	}
 }
 
-// TestHalfThatLeavesFlippedEpochIsToldOfItsJobs: no start leads to an epoch so far ahead. A bit of it flipped in the half's memory, and
+// TestHalfThatLeavesFlippedEpochGetsFaultsOfItsJobs: no start leads to an epoch so far ahead. A bit of it flipped in the half's memory, and
 // the supervisors sent the half back.
-func TestHalfThatLeavesFlippedEpochIsToldOfItsJobs(t *testing.T) {
+func TestHalfThatLeavesFlippedEpochGetsFaultsOfItsJobs(t *testing.T) {
 	r, m := newRing(6), notify.NewMachine(config())
 	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 41}, r)
 	m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 41 + 1<<28}, r)

@@ -129,7 +129,7 @@ func (m *Diagnoses) Lead(term uint64) {
 	m.over = make(chan struct{})
 	for {
 		select {
-		case <-m.strays: // of an earlier term: the leader in between has reported its procedure
+		case <-m.strays: // from an earlier term, whose procedure the leader in between has reported
 		default:
 			return
 		}

@@ -109,7 +109,7 @@ func newMappingMachine(cfg mappingTiming, term uint64) *mappingMachine {
 func (m *mappingMachine) Evidence(now time.Time, is *chanmask.Map) {
 	if m.evidence != nil && m.evidence.Dims != is.Dims {
 		fresh := newMappingMachine(m.cfg, m.term)
-		fresh.count, fresh.made = m.count, m.made // no number is for two orders of a term
+		fresh.count, fresh.made = m.count, m.made // two orders of a term never have the same number
 		*m = *fresh
 	}
 	m.evidence = is

@@ -187,7 +187,7 @@ func (s *IncidentSet) Apply(c IncidentChange) error {
 		case kind == keyIncidentResponses:
 			b.responses = nil
 		}
-		s.lack(kind, id)
+		s.dropContent(kind, id)
 		if s.of[id] == nil && s.beside[id] != nil && *s.beside[id] == (besideIncident{}) {
 			delete(s.beside, id)
 		}
@@ -196,9 +196,9 @@ func (s *IncidentSet) Apply(c IncidentChange) error {
 	return nil
 }
 
-// lack removes the content of a deleted key from an incident whose record stays: the responder forgets old responses before the engine
-// forgets the incident. Incidents that were returned before stay unchanged.
-func (s *IncidentSet) lack(kind, id string) {
+// dropContent removes the content of a deleted key from an incident whose record stays. The responder forgets old responses before the engine
+// forgets their incident. dropContent replaces the incident, so that incidents that the set returned earlier stay unchanged.
+func (s *IncidentSet) dropContent(kind, id string) {
 	old := s.of[id]
 	if old == nil {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestChangedTopologyIsValid: whatever nodes ask for, a change is refused or makes a topology that a store can hold. An invalid one would
-// keep every later leader from its term.
+// TestChangedTopologyIsValid: for any request, a change is refused or makes a topology that a store can hold. No later leader could begin
+// its term with an invalid one.
 func TestChangedTopologyIsValid(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		top := New(grid.Dims{}, nil, fault.DomainLabels(), 1)

@@ -56,7 +56,7 @@ func (t *Topology) Join(nodes []Node, ends Ends) (*Topology, error) {
 	return t, nil
 }
 
-// Expect returns the topology with those of the nodes that it does not have, as spares. The error is a *CannotJoinError.
+// Expect returns a topology in which each of the nodes that t lacks is a spare. The error is a *CannotJoinError.
 func (t *Topology) Expect(nodes []Node) (*Topology, error) {
 	for i, n := range nodes {
 		if slices.ContainsFunc(nodes[:i], func(o Node) bool { return o.ID == n.ID }) {

@@ -15,7 +15,7 @@ type Certificates struct {
 	Err  error // of PutDenyList
 	// Put counts the calls of PutDenyList.
 	Put int
-	// Hold, if set, holds each PutDenyList: the call sends to it, and goes on when it receives from it.
+	// Hold, if set, blocks each PutDenyList: the call sends a value on Hold, and then waits to receive one from Hold.
 	Hold chan struct{}
 }
 

@@ -24,7 +24,7 @@ func (s *Socket) Absent() error {
 	return s.absent
 }
 
-// errAbsent is Send's error meanwhile: PathError holds for this error. It does not wait for Rebind.
+// errAbsent returns Send's error while the socket is not open. PathError reports true. errAbsent does not wait for Rebind.
 func (s *Socket) errAbsent() error {
 	if s.closed.Load() {
 		return net.ErrClosed

@@ -64,7 +64,7 @@ func TestSendDoesNotWaitForRebind(t *testing.T) {
 	select {
 	case err := <-sent:
 		if !PathError(err) {
-			t.Errorf("%v: want what speaks against the path", err)
+			t.Errorf("%v: want an error that speaks against the path", err)
 		}
 	case <-time.After(5 * time.Second):
 		t.Error("Send waits for Rebind")

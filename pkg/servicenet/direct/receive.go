@@ -77,7 +77,7 @@ func port(p uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// zone names an interface, by its number when it has gone. It does not remember the number, because the lookup itself may have failed.
+// zone returns the name of an interface, or its number if the lookup fails. It caches only names, because a later lookup may succeed.
 func (r *receiver) zone(index uint32) string {
 	if name, ok := r.zones[index]; ok {
 		return name

@@ -302,12 +302,12 @@ func (f *File) LoadNeighbourHost(d grid.Direction) (uint32, error) {
 	return f.load("neighbour host word", extCell(extNeighbourHost+d.Index()))
 }
 
-// SetPeer writes the mark of the node at the other end of a link, of which the other words about that link are. DNP half only.
+// SetPeer writes the mark of a link's peer: the node that the other words about that link describe. DNP half only.
 func (f *File) SetPeer(d grid.Direction, mark uint32) error {
 	return f.store("set peer "+d.String(), extCell(extPeer+d.Index()), mark)
 }
 
-// LoadPeer returns what SetPeer wrote; 0: nothing, as an earlier version of the DNP half leaves it.
+// LoadPeer returns the mark that SetPeer wrote; 0: none, as with a DNP half of an earlier version.
 func (f *File) LoadPeer(d grid.Direction) (uint32, error) {
 	return f.load("peer", extCell(extPeer+d.Index()))
 }

@@ -441,7 +441,7 @@ func (m *Machine) fillPage() {
 	}
 }
 
-// storePeer writes of which node the other words about a link are.
+// storePeer stores the mark of a link's peer: the node that the other words about the link describe.
 func (m *Machine) storePeer(d grid.Direction) {
 	m.out.Peers = append(m.out.Peers, Extension{d, m.cfg.Topo.PeerMark(d)})
 }

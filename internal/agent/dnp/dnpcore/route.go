@@ -365,7 +365,7 @@ func (m *Machine) flood(now time.Time, i int, msg halfcore.Relay, from *link) {
 	}
 }
 
-// raiseNoRoute notes that a message has no route. While the torus or the peers of links change that is nobody's fault.
+// raiseNoRoute raises an exception for a message without a route, except while the torus or the peers of links change.
 func (m *Machine) raiseNoRoute(now time.Time) {
 	if m.relinked.IsZero() || now.Sub(m.relinked) >= relinkGrace {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
@@ -378,7 +378,7 @@ func (m *Machine) awaits() bool {
 }
 
 // linkTo returns the best link to a neighbour: a normal one before a sick one; or, when usable is false, any with a
-// session. It never returns a masked link. While an order changes the torus, links of the present one may be missing.
+// session. It never returns a masked link. While an order changes the torus, some of n's links may be missing.
 func (m *Machine) linkTo(n halfcore.Neighbour, usable bool) *link {
 	var best *link
 	for _, d := range n.Dirs {

@@ -270,7 +270,7 @@ func bootOf(now time.Time, line string) time.Time {
 }
 
 // Words returns copies of the newest last words with their ages, the newest first, at most servicenet.MaxLastWords. It omits those that are
-// older than a digest restates: their machines may have booted since.
+// too old for a digest, because their machines may have booted since.
 func (n *Netconsole) Words(now time.Time) (out []*lofamov1.LastWords) {
 	var newest [servicenet.MaxLastWords]*netconsoleSender
 	for _, s := range n.senders {

@@ -70,8 +70,8 @@ func (m *Topology) Without(dirs ...grid.Direction) *Topology {
 	return &out
 }
 
-// PeerMark returns a number that stands for the node at the other end of a link; 0: the node has no such link. By it the halves of a node,
-// which learn of a change of places at different times, compare their views.
+// PeerMark returns a checksum of the name of the node at the other end of a link, or 0 if the node has no such link. The two halves of
+// a node learn of a change of places at different times. They compare marks to see whether they have the same peer on a link.
 func (m *Topology) PeerMark(d grid.Direction) uint32 {
 	for _, n := range m.Neighbours {
 		if slices.Contains(n.Dirs, d) {

@@ -40,7 +40,7 @@ type Registers struct {
 	DescriptorRaw uint32
 	Details       [grid.NumDirections]torus.Detail
 	Causes        [grid.NumDirections]uint32 // last host word of neighbours that died with a cause
-	Peers         [grid.NumDirections]uint32 // marks of the nodes of which the DNP half writes on each link; 0: not stated
+	Peers         [grid.NumDirections]uint32 // for each link, the mark of the node that the DNP half's words describe; 0: not stated
 
 	Temperature, Power, Voltage uint32    // value registers; 0: there is no such sensor
 	Sensed                      [3]Sensed // the same sensors, finer

@@ -236,8 +236,8 @@ func (m *Machine) informed(d grid.Direction) bool {
 	return m.registers.DNP.Links[d.Index()] != watchdog.HealthBroken || det.Handshake
 }
 
-// isAbout reports whether the DNP half writes of this neighbour on a link. After a change of places one half still has the earlier
-// neighbour there. A DNP half of an earlier version does not say of which node it writes.
+// isAbout reports whether the DNP half's words about a link describe this neighbour. During a change of places, one half may still have the
+// earlier neighbour on that link. A DNP half of an earlier version does not state the neighbour.
 func (m *Machine) isAbout(d grid.Direction, n halfcore.Neighbour) bool {
 	peer := m.registers.Peers[d.Index()]
 	return peer == 0 || peer == n.Mark

@@ -524,7 +524,7 @@ func (w *world) neighbour(d grid.Direction, args []string) {
 	}
 }
 
-// peer lets the DNP half follow a change of places: what it writes about a link is of another node.
+// peer lets the DNP half follow a change of places: its words about a link now describe another node.
 func (w *world) peer(d grid.Direction, node string) {
 	w.regs.Peers[d.Index()] = halfcore.NewTopology(w.m.self, grid.Coord{}, grid.Dims{X: 2, Y: 2, Z: 2},
 		map[grid.Direction]fault.NodeID{d: fault.NodeID(node)}).PeerMark(d)

@@ -280,8 +280,8 @@ func (s *Barriers) makeRoom(uid uint32) bool {
 	return oldest != nil
 }
 
-// leave removes a call, and its arrival unless the node has arrived. Names beyond the participants are never kept, because
-// a process may call under ever new names.
+// leave removes a call, and its arrival unless the node has arrived. It keeps no names beyond the participants, because
+// a process may call under a new name each time.
 func (s *Barriers) leave(now time.Time, id uint64) {
 	key, ok := s.calls[id]
 	if !ok {

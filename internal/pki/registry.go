@@ -98,7 +98,7 @@ func (r *Registry) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Denied returns the identities of which at least one certificate is revoked.
+// Denied returns the denials by identity, of all identities with a revoked certificate. The caller must not change the slices.
 func (r *Registry) Denied() map[Identity][]Denial {
 	if r == nil {
 		return nil

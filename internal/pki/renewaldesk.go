@@ -68,8 +68,9 @@ type RenewalDesk struct {
 	issuer   *Issuer
 	lifetime time.Duration
 
-	mu   sync.Mutex
-	last map[Identity]givenCertificate
+	mu     sync.Mutex
+	last   map[Identity]givenCertificate
+	forgot time.Time // when forget last looked
 }
 
 // NewRenewalDesk returns a desk whose certificates have a lifetime.
@@ -120,6 +121,10 @@ func (d *RenewalDesk) Answer(now time.Time, with Presented, r RenewalRequest) ([
 // forget drops the certificates that can no longer change an answer, such as those of nodes that are gone. They are too old to delay a
 // renewal, and the desk refuses a replayed request from that time because of its age.
 func (d *RenewalDesk) forget(now time.Time) {
+	if age := now.Sub(d.forgot); age >= 0 && age < time.Minute {
+		return // each look reads all of them
+	}
+	d.forgot = now
 	oldest := now.Add(-max(d.lifetime, 2*clocks))
 	maps.DeleteFunc(d.last, func(_ Identity, g givenCertificate) bool { return g.at.Before(oldest) })
 }

@@ -651,6 +651,25 @@ func TestWaitSaysNewestUntil(t *testing.T) {
 	}
 }
 
+// TestDeniedAttemptEndsWithLeader: a person denies a response while its alert is being sent, and the leader is replaced before the result. No
+// step is shown as under way for ever.
+func TestDeniedAttemptEndsWithLeader(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, testPolicies(t)["reset"])
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentHost, fault.Failed))
+	l.until(start.Add(time.Minute + time.Second))
+	if len(l.flying) != 1 {
+		t.Fatalf("%v: want the alert", l.flying)
+	}
+	if err := l.ask("operator/ann", response.Deny, l.flying[0].Response); err != nil {
+		t.Fatal(err)
+	}
+	l.lead()
+	if r := l.e.Responses()[0]; r.State != response.Expired || r.Steps[0].State != response.Interrupted {
+		t.Errorf("response %s, alert %s: want it expired, and the alert interrupted", r.State, r.Steps[0].State)
+	}
+}
+
 // TestNotificationUnderWayAtDenialCounts: a person denies a response while its alert is being sent. The alert that was sent is kept,
 // and is not sent again after a retry.
 func TestNotificationUnderWayAtDenialCounts(t *testing.T) {
@@ -661,8 +680,8 @@ func TestNotificationUnderWayAtDenialCounts(t *testing.T) {
 		again   int // alerts after a retry
 	}{
 		{response.Succeeded, response.Acted, true, 0},
-		{response.Unchanged, response.StepFailed, false, 1},
-		{response.NotKnown, response.StepFailed, true, 1},
+		{response.Unchanged, response.Pending, false, 1},
+		{response.NotKnown, response.Interrupted, true, 1},
 	} {
 		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, testPolicies(t)["reset"])
 		l.lead()

@@ -111,10 +111,10 @@ func (e *Engine) restore(r *Response) {
 		return
 	}
 	r.limitTimes(e.now)
+	if r.Step < len(r.Steps) && r.Steps[r.Step].State == Acting { // also of a response that was denied during the attempt
+		r.Steps[r.Step].State = Interrupted
+	}
 	if r.State == Running {
-		if s := &r.Steps[r.Step]; s.State == Acting {
-			s.State = Interrupted
-		}
 		r.State, r.Reason = Waiting, 0
 	}
 	e.enter(r)

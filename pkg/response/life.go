@@ -286,8 +286,9 @@ func (e *Engine) result(ev Result) {
 	case r.State == Running || e.unsettled(r) && !r.rests():
 		e.attemptEnded(r, ev.Outcome, ev.Detail)
 		e.touched[r.ID] = true
-	case r.State == Expired && r.Steps[r.Step].State == Acting: // denied during the attempt: no step follows
+	case r.State == Expired && r.Step < len(r.Steps) && r.Steps[r.Step].State == Acting: // denied during the attempt: no step follows
 		reason, detail := r.Reason, r.Detail
+		e.halted[r.ID] = r.Steps[r.Step].Attempt // so that the response does not fail
 		e.attemptEnded(r, ev.Outcome, ev.Detail)
 		r.State, r.Reason, r.Detail = Expired, reason, detail
 		e.save(r)

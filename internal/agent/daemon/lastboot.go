@@ -37,6 +37,7 @@ const (
 	maxKernelLogs = 16  // the newest count
 	maxKnown      = 128 // keys of errors
 	maxLogEntries = 512 // files and folders looked at
+	maxUnread     = 8   // files and folders of one folder that are remembered one by one
 	logDepth      = 3   // folders below the first
 )
 
@@ -49,7 +50,7 @@ type bootRecord struct {
 	// Known are the keys of the errors that the daemon found in kernel logs at its first start in this boot or in an earlier boot, newest
 	// first.
 	Known []uint64 `json:"known,omitempty"`
-	// Unread are the folders that the daemon could not read completely at that start. A log in such a folder may be older than this boot.
+	// Unread are the files and folders that the daemon could not read at that start. A log there may be older than this boot.
 	Unread []string `json:"unread,omitempty"`
 }
 
@@ -117,7 +118,7 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 		for _, d := range found {
 			switch {
 			case slices.Contains(was.Known, d.Key):
-			case b.wasUnread(was, d.dirs):
+			case b.wasUnread(was, d.paths):
 				doubtful = true
 			default:
 				traces.Deaths = append(traces.Deaths, d.KernelDeath)
@@ -201,21 +202,21 @@ func (b *boots) logDirs() []string {
 // foundDeath is an error in the logs of dead kernels.
 type foundDeath struct {
 	halfcore.KernelDeath
-	dirs []string // the folders with logs of it
+	paths []string // of its logs
 }
 
-// kernelDeaths returns the errors that kernels left in logs, and the folders with logs that cannot be read.
+// kernelDeaths returns the errors that kernels left in logs, and the files and folders that cannot be read.
 func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
 	var errs error
 	for _, dir := range b.logDirs() {
-		paths, err := newestLogs(dir)
-		if _, lost := os.Lstat(filepath.Join(dir, copiesComplete)); dir == b.root+copiedLogs && lost != nil {
-			err = errors.Join(err, fmt.Errorf("copies are not complete: %w", lost))
+		paths, lost, err := newestLogs(dir)
+		if _, missing := os.Lstat(filepath.Join(dir, copiesComplete)); dir == b.root+copiedLogs && missing != nil {
+			lost, err = append(lost, dir), errors.Join(err, fmt.Errorf("copies are not complete: %w", missing))
 		}
 		for _, path := range paths {
 			log, readErr := readEnd(path)
 			if readErr != nil {
-				err = errors.Join(err, readErr)
+				lost, err = append(lost, path), errors.Join(err, readErr)
 				continue
 			}
 			d, ok := halfcore.ReadKernelLog(log)
@@ -227,11 +228,12 @@ func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
 			if i < 0 {
 				i, out = len(out), append(out, foundDeath{KernelDeath: d})
 			}
-			out[i].dirs = append(out[i].dirs, dir)
+			out[i].paths = append(out[i].paths, path)
 		}
-		if err != nil {
-			unread, errs = append(unread, dir), errors.Join(errs, err)
+		if len(lost) > maxUnread {
+			lost = []string{dir}
 		}
+		unread, errs = append(unread, lost...), errors.Join(errs, err)
 	}
 	if errs != nil {
 		b.log.Warn("read the logs of dead kernels: failed", "err", errs)
@@ -239,14 +241,17 @@ func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
 	return out, unread
 }
 
-// wasUnread reports whether every log of an error may be older than the boot that was records, because the daemon could not read the log's
-// folder when that boot began. The folder of copies has the logs of all other folders.
-func (b *boots) wasUnread(was bootRecord, dirs []string) bool {
+// wasUnread reports whether every log of an error may be older than the boot that was records, because the daemon could not read the log, or
+// a folder above it, when that boot began. The folder of copies has the logs of all other folders.
+func (b *boots) wasUnread(was bootRecord, logs []string) bool {
 	copies := b.root + copiedLogs
-	return !slices.ContainsFunc(dirs, func(dir string) bool {
-		return len(was.Unread) == 0 || dir != copies && !slices.Contains(was.Unread, dir) && !slices.Contains(was.Unread, copies)
+	return len(was.Unread) > 0 && !slices.ContainsFunc(logs, func(log string) bool {
+		return !within(log, copies) && !slices.ContainsFunc(was.Unread, func(u string) bool { return within(log, u) || within(u, copies) })
 	})
 }
+
+// within reports whether a path is a folder or below it.
+func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // private reports whether only root and the daemon's user can change a file or a folder.
 func private(info fs.FileInfo) bool {
@@ -255,8 +260,8 @@ func private(info fs.FileInfo) bool {
 }
 
 // newestLogs returns the newest kernel logs below a folder, which may be absent. Only private ones in private folders count: others
-// may be made up.
-func newestLogs(dir string) (out []string, unread error) {
+// may be made up. It also returns the files and folders that it cannot look at.
+func newestLogs(dir string) (out, unread []string, err error) {
 	type entry struct {
 		path string
 		at   time.Time
@@ -264,14 +269,14 @@ func newestLogs(dir string) (out []string, unread error) {
 	var found []entry
 	folders := map[string]bool{} // the private ones
 	looked := 0
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, lost error) error {
 		if looked++; looked > maxLogEntries {
-			unread = fmt.Errorf("%s has more than %d files", dir, maxLogEntries)
+			unread, err = append(unread, dir), fmt.Errorf("%s has more than %d files", dir, maxLogEntries)
 			return filepath.SkipAll
 		}
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				unread = err
+		if lost != nil {
+			if !errors.Is(lost, fs.ErrNotExist) {
+				unread, err = append(unread, path), lost
 			}
 			return nil
 		}
@@ -292,7 +297,7 @@ func newestLogs(dir string) (out []string, unread error) {
 	for _, e := range found[:min(len(found), maxKernelLogs)] {
 		out = append(out, e.path)
 	}
-	return out, unread
+	return out, unread, err
 }
 
 // readEnd returns a file, or its last maxKernelLog bytes. Files of pstore tell their size only after they were read.

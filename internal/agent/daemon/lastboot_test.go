@@ -205,6 +205,32 @@ func TestRemovedLogsRevealNoOldDeath(t *testing.T) {
 	m.want(m.boot(), halfcore.BootPowerLoss, "")
 }
 
+// TestUnreadableFileHidesNoOtherEvidence: one file or folder that can never be read explains away no error elsewhere.
+func TestUnreadableFileHidesNoOtherEvidence(t *testing.T) {
+	b := &boots{root: "/r"}
+	for _, tc := range []struct {
+		unread string
+		log    string
+		doubt  bool
+	}{
+		{"", "/r/var/crash/1/dmesg", false},
+		{"/r/var/crash/1", "/r/var/crash/1/dmesg", true},
+		{"/r/var/crash/1/dmesg", "/r/var/crash/1/dmesg", true},
+		{"/r/var/crash/1", "/r/var/crash/2/dmesg", false},
+		{"/r/var/crash/1", "/r/var/crash/10/dmesg", false},
+		{"/r/var/crash/1", "/r/run/lofamo-kernel/dmesg-1", true},
+		{"/r/run/lofamo-kernel", "/r/var/crash/1/dmesg", true},
+	} {
+		was := bootRecord{}
+		if tc.unread != "" {
+			was.Unread = []string{tc.unread}
+		}
+		if got := b.wasUnread(was, []string{tc.log}); got != tc.doubt {
+			t.Errorf("unread %q, log %q: doubtful %t, want %t", tc.unread, tc.log, got, tc.doubt)
+		}
+	}
+}
+
 // TestUnreadableFolderHidesNoOtherEvidence: an error in a folder that was readable is new, even if another folder never is.
 func TestUnreadableFolderHidesNoOtherEvidence(t *testing.T) {
 	m := newMachine(t)

@@ -50,7 +50,8 @@ type dnpHalf struct {
 	window *half.Window // nil: both halves have one kernel
 	box    *mailbox.Box
 	ended  half.EndedChecks              // of the host half's process; the mailbox' goroutine alone uses it
-	denied map[pki.Identity][]pki.Denial // in the last list; nil: no list seen yet. Only trustChanged uses it
+	denied map[pki.Identity][]pki.Denial // that the link sessions are known not to rest on. Only trustChanged uses it
+	judged bool                          // trustChanged has run; only it uses this
 	// links are nil where the node never had one. One that leads nowhere any more stays, without a peer. Guarded by mu.
 	links   [grid.NumDirections]*udplink.Link
 	linkTLS *tls.Config         // of all links: one that appears while the half runs is opened without the disk

@@ -10,9 +10,9 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// outlivedFile holds the version of the last list of revoked certificates that this half applied to its sessions. A restarted
+// appliedListFile holds the version of the last list of revoked certificates that this half applied to its sessions. A restarted
 // half keeps the sessions of its copy if that version is still in force.
-const outlivedFile = "dnp.outlived"
+const appliedListFile = "dnp.revocations-applied"
 
 // trustChanged ends the link sessions with peers for which the list has new denials. Earlier denials end no session,
 // because the half checked every later handshake against them. So a peer with new keys keeps its sessions, although the revocation of its
@@ -20,22 +20,23 @@ const outlivedFile = "dnp.outlived"
 // break the link for a while.
 func (d *dnpHalf) trustChanged() {
 	denied, version := d.Trust.Registry.Denied(), d.Trust.Version.Load()
-	if d.denied == nil && version > 0 && version == d.outlived() {
+	if !d.judged && version > 0 && version == d.appliedList() {
 		d.denied = denied
 	}
+	d.judged = true // a list that was not read at the start is news when it comes
 	d.endSessions(denied)
 	d.denied = denied
-	if version == d.outlived() {
+	if version == d.appliedList() {
 		return
 	}
-	if err := durable.Replace(d.StatePath(outlivedFile), strconv.AppendUint(nil, version, 10)); err != nil {
+	if err := durable.Replace(d.StatePath(appliedListFile), strconv.AppendUint(nil, version, 10)); err != nil {
 		d.Log.Warn("version of the list of revoked certificates not stored: the next start ends the sessions of all listed peers", "err", err)
 	}
 }
 
-// outlived returns the version in outlivedFile; 0: none is known.
-func (d *dnpHalf) outlived() uint64 {
-	version, _ := durable.Load(d.StatePath(outlivedFile), "version of a list", 20, 0, func(b []byte) (uint64, error) {
+// appliedList returns the version in appliedListFile; 0: none is known.
+func (d *dnpHalf) appliedList() uint64 {
+	version, _ := durable.Load(d.StatePath(appliedListFile), "version of a list", 20, 0, func(b []byte) (uint64, error) {
 		return strconv.ParseUint(string(b), 10, 64)
 	})
 	return version

@@ -51,14 +51,20 @@ func TestResumedSessionOutlivesKnownList(t *testing.T) {
 	for _, life := range []struct {
 		what    string
 		version uint64
+		late    bool // the list is not read at the start
 		keeps   bool
 	}{
-		{"the list came while no half ran", 3, false},
-		{"the list is the one of the last life", 3, true},
-		{"a newer list came while no half ran", 4, false},
+		{"the list came while no half ran", 3, false, false},
+		{"the list is the one of the last life", 3, false, true},
+		{"that list is not read at the start", 3, true, false},
+		{"the list was read late in the last life", 3, false, true},
+		{"a newer list came while no half ran", 4, false, false},
 	} {
 		t.Run(life.what, func(t *testing.T) {
 			d, _ := halfWithSession(t, cfg, dir)
+			if life.late {
+				d.trustChanged()
+			}
 			d.Trust.Registry.Set(denied)
 			d.Trust.Version.Store(life.version)
 			d.trustChanged()

@@ -207,7 +207,9 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 	}
 	p.saw(now, watchdog.AddrRemoteFaultDescriptor, r.DescriptorRaw)
 	for _, d := range links {
-		v, err := p.File.LoadLinkDetail(d)
+		v, err := p.File.LoadPeer(d) // before the detail, which the DNP half writes before it: a new mark has the new detail
+		r.Peers[d.Index()] = p.recall(now, pageWord{peer: d}, v, err)
+		v, err = p.File.LoadLinkDetail(d)
 		if det, err := torus.DecodeDetail(p.recall(now, pageWord{detail: d}, v, err)); err == nil {
 			r.Details[d.Index()] = det
 		}
@@ -217,8 +219,6 @@ func (p *Page) ReadDNP(now time.Time, take bool, links []grid.Direction) hostcor
 				r.Causes[d.Index()] = watchdog.BitOfMap // without the word, the raised bit is no evidence
 			}
 		}
-		v, err = p.File.LoadPeer(d)
-		r.Peers[d.Index()] = p.recall(now, pageWord{peer: d}, v, err)
 	}
 	r.Sensed = [3]hostcore.Sensed{
 		p.sensed(now, fault.ComponentTemperature, watchdog.AddrTemperatureThresholds),

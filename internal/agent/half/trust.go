@@ -102,9 +102,7 @@ func (t *trust) Answer(a RenewalAnswer) {
 
 // Run applies new files and messages from supervisors until ctx ends. It calls changed at the start and after every new list.
 func (t *trust) Run(ctx context.Context, changed func()) {
-	if t.Version.Load() > 0 {
-		changed()
-	}
+	changed()
 	for {
 		taken, err := false, error(nil)
 		select {

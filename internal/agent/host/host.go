@@ -88,6 +88,7 @@ type hostHalf struct {
 	acting     half.Actions                          // orders to act
 	configured config.Agent                          // the configuration as read from its file
 	peersLook  chan struct{}                         // wakes watchPeers to read the DNP half's peers file
+	peersLost  half.Condition                        // watchPeers alone uses it
 	peersFile  half.WatchedFile                      // of the DNP half; watchPeers alone uses it
 	sends      map[servicenet.PathID]*half.Condition // of the configured supervisors alone
 	relayed    struct {                              // the relayed envelope that was sealed last

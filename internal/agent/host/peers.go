@@ -41,6 +41,7 @@ func (h *hostHalf) newPeers() *halfcore.Topology {
 		return nil
 	}
 	word, lost := storage.PeerOrders().Load(h.Config.StateDir)
+	h.peersLost.Set(h.Log, "reading the neighbours of the DNP half", lost)
 	if lost != nil {
 		h.peersFile.Again() // perhaps the DNP half was writing it
 	}

@@ -116,6 +116,15 @@ func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 func (l *ledger) room(now time.Time, k stepKey) bool {
 	l.forget(now)
 	_, known := l.entries[k]
+	if !known && len(l.entries) >= maxEntries { // for example in a process that restarts more often than askedFor
+		maps.DeleteFunc(l.entries, func(k stepKey, e entry) bool {
+			old := e.ended() && now.Sub(e.Ended) > keep
+			if old {
+				delete(l.ends, k)
+			}
+			return old
+		})
+	}
 	return known || len(l.entries) < maxEntries
 }
 

@@ -250,13 +250,16 @@ func (r *Responder) settle(b *batch) {
 			r.at(failpoint.ResponderResult)
 		}
 		r.at(failpoint.ResponderDecided)
-		start := time.Now()
+		start, begun := time.Now(), false
 		err := t.writer.Commit(t.ctx, out, func(records []response.Record, sent time.Time) {
+			begun = true
 			r.at(failpoint.ResponderCommitted)
 			r.start(t, b, records, sent)
 		})
 		if err != nil {
-			b.out.Decisions = nil // the next term decides again
+			if !begun && (errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrRefused)) {
+				b.out.Decisions = nil // nothing is committed: the next term decides again
+			}
 			r.lose(fmt.Errorf("commit of %d records: %w", len(out.Records), err))
 			b.answer(fmt.Errorf("%w: %w", ErrNotLeader, errLost))
 			return

@@ -196,8 +196,8 @@ func (s *IncidentSet) Apply(c IncidentChange) error {
 	return nil
 }
 
-// dropContent removes the content of a deleted key from an incident whose record stays. The responder forgets old responses before the engine
-// forgets their incident. dropContent replaces the incident, so that incidents that the set returned earlier stay unchanged.
+// dropContent removes the content of a deleted key from an incident whose record stays. The responder forgets old responses before the
+// engine forgets their incident. dropContent replaces the incident, so that incidents that the set returned earlier stay unchanged.
 func (s *IncidentSet) dropContent(kind, id string) {
 	old := s.of[id]
 	if old == nil {

@@ -179,13 +179,18 @@ func (h *hall) operator() string         { return filepath.Join(h.dir, "operator
 func (h *hall) machine(id string) string { return filepath.Join(h.dir, "machines", id) }
 
 // ctl runs lofamoctl as the operator.
+// ctl runs lofamoctl. Without a leader it repeats the command, as the message says: on a busy machine the leader may change at any time.
 func (h *hall) ctl(args ...string) string {
 	h.Helper()
-	out, err := h.try(args...)
-	if err != nil {
-		h.Fatalf("lofamoctl %q: %v\n%s", args, err, out)
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		out, err := h.try(args...)
+		if err == nil {
+			return string(out)
+		}
+		if !strings.Contains(err.Error(), "no leader: nothing was changed") || time.Now().After(end) {
+			h.Fatalf("lofamoctl %q: %v\n%s", args, err, out)
+		}
 	}
-	return string(out)
 }
 
 func (h *hall) try(args ...string) ([]byte, error) {

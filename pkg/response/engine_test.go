@@ -651,8 +651,8 @@ func TestWaitSaysNewestUntil(t *testing.T) {
 	}
 }
 
-// TestDeniedAttemptEndsWithLeader: a person denies a response while its alert is being sent, and the leader is replaced before the result. No
-// step is shown as under way for ever.
+// TestDeniedAttemptEndsWithLeader: a person denies a response while an executor sends its alert, and the leader is replaced before the
+// result. No step is shown as under way for ever.
 func TestDeniedAttemptEndsWithLeader(t *testing.T) {
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, testPolicies(t)["reset"])
 	l.lead()

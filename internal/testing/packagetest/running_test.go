@@ -55,9 +55,15 @@ func (m *machine) serves(when string, how manager) {
 	m.t.Helper()
 	m.eventually(when+": all is well", func() bool {
 		_, err := m.try("lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml", "--live", "--ready")
-		_, inactive := m.try(append([]string{"systemctl", "is-active"}, how.units...)...)
-		return err == nil && inactive == nil && m.normal()
+		return err == nil && m.active(how.units) && m.normal()
 	}, m.why)
+}
+
+// active reports whether all the units are active. The exit code of systemctl says it of any one.
+func (m *machine) active(units []string) bool {
+	out, _ := m.try(append([]string{"systemctl", "is-active"}, units...)...)
+	states := strings.Fields(out)
+	return len(states) == len(units) && !slices.ContainsFunc(states, func(s string) bool { return s != "active" })
 }
 
 // held is a drop-in for the agent's units, such as an operator may have: a starting daemon waits while a file exists.
@@ -188,8 +194,7 @@ func supervised(m *machine, how manager) {
 				return false
 			}
 		}
-		_, err := m.try(append([]string{"systemctl", "is-active"}, units...)...)
-		return err == nil
+		return m.active(units)
 	}, m.why)
 	if now := m.halves(); !slices.Equal(now, halves) {
 		m.t.Errorf("halves of daemons that hung are processes %q, not %q", now, halves)

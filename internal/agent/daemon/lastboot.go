@@ -241,8 +241,8 @@ func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
 	return out, unread
 }
 
-// wasUnread reports whether every log of an error may be older than the boot that was records. The daemon could not read the log, or a folder
-// above it, when that boot began. The folder of copies has the logs of all other folders.
+// wasUnread reports whether every log of an error may be older than the boot that was records. The daemon could not read the log, or a
+// folder above it, when that boot began. The folder of copies has the logs of all other folders.
 func (b *boots) wasUnread(was bootRecord, logs []string) bool {
 	copies := b.root + copiedLogs
 	return len(was.Unread) > 0 && !slices.ContainsFunc(logs, func(log string) bool {

@@ -50,7 +50,7 @@ func TestListCertificatesIsBoundedAtEachSupervisor(t *testing.T) {
 	}
 }
 
-// TestRefusedDenyListIsNotOfferedToOthers: only after UNAVAILABLE may another supervisor be asked for a change.
+// TestRefusedDenyListIsNotOfferedToOthers: the client asks another supervisor for a change only after UNAVAILABLE.
 func TestRefusedDenyListIsNotOfferedToOthers(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

@@ -23,7 +23,7 @@ type registers struct {
 	stores     [2]uint32 // of the halves' watchdog words
 }
 
-// write writes the DNP half's words beside its watchdog word.
+// write writes the DNP half's words.
 func (r *registers) write(out *dnpcore.Output) {
 	for _, s := range out.Stores {
 		r.words[s.Addr] = s.Value
@@ -36,6 +36,14 @@ func (r *registers) write(out *dnpcore.Output) {
 	}
 	for _, e := range out.Peers {
 		r.peers[e.Dir.Index()] = e.Value
+	}
+	if out.WriteDescriptor {
+		r.descriptor = out.Descriptor
+	}
+	if out.WriteDNP {
+		r.stores[1]++
+		r.dnp = out.DNP
+		r.dnp.Valid = true
 	}
 }
 

@@ -307,14 +307,6 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 	out := n.dnpCore.Step(n.dnp.clock(), ev)
 	n.carryOut(fault.HalfDNP, out.SenderEffects)
 	n.page.write(&out)
-	if out.WriteDescriptor {
-		n.page.descriptor = out.Descriptor
-	}
-	if out.WriteDNP {
-		n.page.stores[1]++
-		n.page.dnp = out.DNP
-		n.page.dnp.Valid = true
-	}
 	if out.Ring {
 		n.host.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepHost(n.look(false, watchdog.Sample{})) })
 	}

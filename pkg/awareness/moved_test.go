@@ -335,17 +335,8 @@ func TestMoveAtTheBorderOfARegion(t *testing.T) {
 func TestLinksWaitWhenTheMapIsOlderThanTheTopology(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		t.Run(fmt.Sprintf("map stored %t", stored), func(t *testing.T) {
-			w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.start()
-			w.run(3 * time.Second)
+			w, dims := beforeLeave(t)
 			saved := w.m.Nodes()
-			dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
 			if w.move(dims); stored {
 				saved = w.m.Nodes()
 			}
@@ -356,10 +347,11 @@ func TestLinksWaitWhenTheMapIsOlderThanTheTopology(t *testing.T) {
 					c.Since = c.Since.Add(-time.Hour)
 				}
 			}
-			if w.m, err = New(w.cfg, w.now, saved); err != nil {
+			m, err := New(w.cfg, w.now, saved)
+			if err != nil {
 				t.Fatal(err)
 			}
-			w.queue = nil
+			w.m, w.queue = m, nil
 			w.step(Tick{})
 			ends := []subject{{"n0-1-1", fault.Link(grid.XPlus)}, {"n2-1-1", fault.Link(grid.XMinus)}}
 			for _, end := range ends {
@@ -381,6 +373,22 @@ func TestLinksWaitWhenTheMapIsOlderThanTheTopology(t *testing.T) {
 	}
 }
 
+// beforeLeave returns a world of 4x4x4 that has settled, and its torus without the node at 1,1,1.
+func beforeLeave(t *testing.T) (*world, grid.Dims) {
+	t.Helper()
+	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.run(3 * time.Second)
+	dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, dims
+}
+
 // A link leads to a peer, then to another one, and then to the first one again. The map was stored before the second change. The
 // next leader does not take statements about the first of these links for statements about the present one. It knows from the
 // stored revision that the topology has changed since, and otherwise restores what the map has.
@@ -394,16 +402,7 @@ func TestLinkToFormerPeerIsNotJudgedByEarlierWords(t *testing.T) {
 		{"stored by an earlier version", 0, 9, fault.Failed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.start()
-			w.run(3 * time.Second)
-			dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			w, dims := beforeLeave(t)
 			w.cfg.Revision = tc.stored
 			w.move(dims)
 			one, other := subject{"n0-1-1", fault.Link(grid.XPlus)}, subject{"n2-1-1", fault.Link(grid.XMinus)}
@@ -412,10 +411,11 @@ func TestLinkToFormerPeerIsNotJudgedByEarlierWords(t *testing.T) {
 			w.run(50 * time.Millisecond)
 			saved := w.m.Nodes()
 			w.cfg.Revision = tc.now
-			if w.m, err = New(w.cfg, w.now, saved); err != nil {
+			m, err := New(w.cfg, w.now, saved)
+			if err != nil {
 				t.Fatal(err)
 			}
-			w.queue = nil
+			w.m, w.queue = m, nil
 			w.step(Tick{})
 			for _, end := range []subject{one, other} {
 				say(end, fault.Normal, fault.KindSelf) // of the first link
@@ -575,16 +575,7 @@ func TestNextLeaderWaitsForLinkOfMovedNode(t *testing.T) {
 // The wait of a link ends without a change of its state. The machine says so, because the next leader waits for links of which the store
 // has the rule "relinked".
 func TestEndOfWaitIsReported(t *testing.T) {
-	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 4}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.start()
-	w.run(3 * time.Second)
-	dims, err := w.dims.Without(grid.Coord{X: 1, Y: 1, Z: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w, dims := beforeLeave(t)
 	w.move(dims)
 	ends := []fault.NodeID{"n0-1-1", "n2-1-1"}
 	var settled []fault.NodeID

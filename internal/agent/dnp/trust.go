@@ -19,14 +19,14 @@ const appliedListFile = "dnp.revocations-applied"
 // old keys stays in the list. Only the half that dials can request another session at once, so ending a session may
 // break the link for a while.
 func (d *dnpHalf) trustChanged() {
-	denied, version := d.Trust.Registry.Denied(), d.Trust.Version.Load()
-	if !d.judged && version > 0 && version == d.appliedList() {
+	denied, version, applied := d.Trust.Registry.Denied(), d.Trust.Version.Load(), d.appliedList()
+	if !d.judged && version > 0 && version == applied {
 		d.denied = denied
 	}
 	d.judged = true // a list that was not read at the start is news when it comes
 	d.endSessions(denied)
 	d.denied = denied
-	if version == d.appliedList() {
+	if version == applied {
 		return
 	}
 	if err := durable.Replace(d.StatePath(appliedListFile), strconv.AppendUint(nil, version, 10)); err != nil {

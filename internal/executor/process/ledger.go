@@ -117,13 +117,7 @@ func (l *ledger) room(now time.Time, k stepKey) bool {
 	l.forget(now)
 	_, known := l.entries[k]
 	if !known && len(l.entries) >= maxEntries { // for example in a process that restarts more often than askedFor
-		maps.DeleteFunc(l.entries, func(k stepKey, e entry) bool {
-			old := e.ended() && now.Sub(e.Ended) > keep
-			if old {
-				delete(l.ends, k)
-			}
-			return old
-		})
+		l.drop(now, func(stepKey) bool { return true })
 	}
 	return known || len(l.entries) < maxEntries
 }
@@ -174,8 +168,13 @@ func (l *ledger) forget(now time.Time) {
 	}
 	l.swept = now
 	up := l.up()
+	l.drop(now, func(k stepKey) bool { return up-l.ends[k] > askedFor })
+}
+
+// drop removes the entries that ended more than keep ago, and that may be forgotten.
+func (l *ledger) drop(now time.Time, may func(stepKey) bool) {
 	for k, e := range l.entries {
-		if e.ended() && now.Sub(e.Ended) > keep && up-l.ends[k] > askedFor {
+		if e.ended() && now.Sub(e.Ended) > keep && may(k) {
 			delete(l.entries, k)
 			delete(l.ends, k)
 		}

@@ -96,7 +96,7 @@ func TestEndedAttemptsAreForgotten(t *testing.T) {
 }
 
 // TestClockThatJumpsForgetsNoAttempt: a host starts with a clock that is days behind, and corrects it soon after an attempt. The process
-// still knows the attempt when a leader asks for it, also after a restart. It forgets it once nobody asks any more.
+// still knows the attempt when a leader asks for it, also after a restart. It forgets it once no leader asks any more.
 func TestClockThatJumpsForgetsNoAttempt(t *testing.T) {
 	l, up := newLedger("c"), time.Duration(0)
 	l.up = func() time.Duration { return up }

@@ -18,7 +18,7 @@
 //	                    ▼                                           ▼
 //	                 Decision ◄──────────── Drop ───────────── DropPackets
 //	        ┌───────────┴────────────┐
-//	        │ somebody wants them    │ 2 Network Delays, and nobody does
+//	        │ some node asked        │ 2 Network Delays, and no node has asked
 //	        ▼                        ▼
 //	    Diagnostics ──Diagnose──► (masks) ──1 Network Delay──► Normal
 //
@@ -46,6 +46,10 @@
 // member that gets a message between claim and confirmation cannot confirm: it says so at once, and a new round
 // begins. A member that cannot answer makes the drain time out; it is named, and the network then does not count as
 // clear.
+//
+// A node requests diagnostics before it is in Decision, and then broadcasts the request: the most delayed node, one
+// Network Delay behind the most advanced one, still reaches that one in its Decision (§4.5.4). Later requests are
+// refused.
 //
 // Messages are not dropped: in DropPackets they stay where they are held, and are counted as stuck. The mask may
 // change only in Diagnostics, when the network is clear, and before any node goes on: nodes are apart by one Network

@@ -91,7 +91,8 @@ type Machine struct {
 	claimed  bool   // this node is in Empty of the round
 	confirm  bool   // and in Confirm
 	clear    bool
-	diagnose bool
+	diagnose bool // diagnostics are requested
+	asked    bool // by this node too
 	masked   bool // MayMask was given, or must not be
 
 	emptyAt    time.Time // since when nothing is held, within the round; zero: something is
@@ -195,11 +196,8 @@ func (m *Machine) start(now time.Time, ev Start) {
 		m.out.Refused = err.Error()
 		return
 	case m.state != Normal && (!ordered || ev.Order.Compare(m.order) <= 0):
-		if ev.Diagnose && !m.diagnose {
-			m.diagnose = true
-			m.say(false)
-		}
 		m.out.Refused = "a procedure is under way"
+		m.request(ev.Diagnose)
 		return
 	case ordered:
 	case now.Before(m.restUntil):
@@ -212,16 +210,30 @@ func (m *Machine) start(now time.Time, ev Start) {
 		m.out.Refused = "it takes longer than a node alone may ask for"
 		return
 	}
+	asked := m.state != Normal && m.asked // in the procedure that the order replaces
 	m.join(now, Key{m.wave + 1, m.self, ev.Run}, ev.Order, ev.Plan)
-	m.diagnose = m.diagnose || ev.Diagnose
+	m.asked = ev.Diagnose || asked
+	m.diagnose = m.asked
 	m.becomeErrorDetectPropagate(now)
+}
+
+// request adds this node's request for diagnostics to the procedure under way, until this node is in Decision. Later
+// others may be back in Normal before they hear of it, and this node would change its mask while they accept messages.
+func (m *Machine) request(diagnose bool) {
+	if !diagnose || m.state == Decision {
+		return
+	}
+	m.asked = true
+	if !m.diagnose {
+		m.diagnose = true
+		m.say(false)
+	}
 }
 
 // join makes the node a member of a procedure. After a change from one procedure to another the time of the first
 // still bounds the node, unless the other is a supervisor's. Then the time of the order's first name bounds it,
 // because a node that knows an order may rename it again and again.
 func (m *Machine) join(now time.Time, k Key, order Order, p Plan) {
-	wanted := m.state != Normal && m.diagnose // when two become one
 	if m.state != Normal {
 		m.over.add(m.key)
 	}
@@ -239,7 +251,7 @@ func (m *Machine) join(now time.Time, k Key, order Order, p Plan) {
 	}
 	m.round, m.vetoed, m.cleared, m.clear, m.masked = 0, 0, 0, false, false
 	m.claimed, m.confirm = false, false
-	m.diagnose = wanted
+	m.diagnose, m.asked = false, false
 	m.drainUntil, m.sayAt = time.Time{}, time.Time{}
 	m.out.Changed = true
 	if order == (Order{}) {
@@ -286,11 +298,12 @@ func (m *Machine) hear(now time.Time, ev Heard) {
 		m.follow(now, &ev, false)
 	case ev.State == Normal: // it is over, so there is nothing to join
 	case m.state != Normal && !before(ev.Key, ev.Order, m.key, m.order):
-		m.diagnose = m.diagnose || ev.Diagnose // this procedure becomes that request, wherever it began
 	case !m.joins(now, &ev):
 	default:
+		asked := m.state != Normal && m.asked // in the other procedure
 		m.join(now, ev.Key, ev.Order, ev.Plan)
 		m.follow(now, &ev, true)
+		m.request(asked)
 	}
 }
 

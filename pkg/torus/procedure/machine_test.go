@@ -241,6 +241,53 @@ func TestRenamedOrderProlongsNothing(t *testing.T) {
 	}
 }
 
+// A node in Decision requests nothing: the others may be back in Normal before they hear of it, while its masks change.
+// A request just before it reaches them all.
+func TestRequestInDecisionIsRefused(t *testing.T) {
+	for _, starter := range []int{0, 3} {
+		w := newTorus(t, "4x1x1", 11)
+		w.start(starter, false)
+		for w.nodes[3].m.State() != Decision {
+			w.pass(2*ms, 0)
+		}
+		w.pass(2*plan().Delay-6*ms, 0)
+		if why := w.start(3, true); why == "" {
+			t.Fatal("a procedure begins within another")
+		}
+		w.pass(longest(), 0)
+		for _, n := range w.nodes {
+			if n.tests+len(n.masked) > 0 || len(n.ended) != 1 || n.ended[0].Diagnose {
+				t.Errorf("node 3 asked too late, and %s tested its links %d times: %+v", w.dims.At(n.rank), n.tests, n.ended)
+			}
+		}
+	}
+}
+
+// A node that requests diagnostics, and then changes to another procedure, requests them of all nodes there too.
+func TestRequestGoesToTheOtherProcedure(t *testing.T) {
+	w := newTorus(t, "4x1x1", 11)
+	w.start(0, false)
+	w.start(3, true) // neither has heard of the other; the lower starter goes first
+	w.pass(longest(), 0)
+	for _, n := range w.nodes {
+		if last := n.ended[len(n.ended)-1]; last.Starter != 0 || !last.Diagnose || len(n.masked) != 1 {
+			t.Errorf("%s: want the diagnostics that node 3 asked for: %+v", w.dims.At(n.rank), last.Result)
+		}
+	}
+	w = newTorus(t, "4x1x1", 11) // an order replaces the procedure in which the node asked
+	w.start(0, false)
+	w.pass(20*ms, 0)
+	w.start(3, true)
+	w.run++
+	w.step(3, Start{Run: w.run, Order: Order{5, 1}, Plan: w.plan})
+	w.pass(longest(), 0)
+	for _, n := range w.nodes {
+		if last := n.ended[len(n.ended)-1]; last.Starter != 3 || !last.Diagnose {
+			t.Errorf("%s: want the diagnostics that node 3 asked for: %+v", w.dims.At(n.rank), last.Result)
+		}
+	}
+}
+
 // Random tori with traffic, links that die in every state, one way or both, nodes that go and come back, broadcasts
 // that are lost or late. All nodes come back to Normal in bounded time (step checks), the network counts as clear
 // only if it was at some moment (checkClear), masks change only in an empty network (checkMask), and no message is

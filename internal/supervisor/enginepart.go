@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"time"
@@ -68,12 +69,13 @@ func (e everywhere) Challenge(c awareness.Challenge) bool {
 	return e.s.ingest.sender.Challenge(c)
 }
 
-// held returns why verdicts wait; a parent of regions has no intake and judges nothing.
+// held returns why verdicts wait, or why the silence of nodes does not count; a parent of regions has no intake and judges
+// nothing.
 func (s *Supervisor) held() string {
 	if s.ingest.intake == nil {
 		return ""
 	}
-	return s.ingest.intake.Holding()
+	return cmp.Or(s.ingest.intake.Holding(), s.engine.Discounting())
 }
 
 // Behind implements engine.Challenger.

@@ -34,7 +34,7 @@ func (p *ingestPart) start(s *Supervisor) error {
 	})
 	s.engine.forward = replica.NewForwarder(replica.ForwarderConfig{
 		Peers: s.engine.peers, Leaders: s.store.observer, Answerer: p.sender, Requester: fullDigests{s},
-		Challenger: p.sender, Metrics: s.metrics.Metrics, Logger: s.logger,
+		Challenger: p.sender, Late: s.periods.DigestPeriod / 2, Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
 	p.bulk = ingest.NewBulk(ingest.BulkConfig{
 		Self: s.cfg.ID, ReplyTo: s.self.Report, DirectAddr: s.transferAddr, Names: s.names, Signer: s.signer,
@@ -52,8 +52,8 @@ func (p *ingestPart) start(s *Supervisor) error {
 	p.intake = ingest.NewIntake(ingest.IntakeConfig{
 		Names: s.names, Verifier: p.exchanges.Verifier(s.verify), Sender: p.sender, Leader: s.engine.Engine,
 		Forwarder: s.engine.forward, Bulk: p.bulk, Notifier: s.notifier, Orders: s.answers(), Border: border,
-		Renewals: s.renewals.intake(),
-		Metrics:  s.metrics.Metrics, Logger: s.logger,
+		Renewals: s.renewals.intake(), Lost: s.lost,
+		Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
 	s.engine.followers = &replica.Server{
 		Engine: s.engine.Engine, Verifier: p.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics.Metrics,
@@ -67,6 +67,19 @@ func (*ingestPart) stop(context.Context) error { return nil }
 // refused takes an ICMP answer from a report socket, which reads only once the sender exists.
 func (p *ingestPart) refused(to netip.AddrPort, quote []byte) bool {
 	return p.sender != nil && p.sender.Refused(to, quote)
+}
+
+// full is called when the buffer of a report socket, which reads only once the intake exists, is half full.
+func (p *ingestPart) full() {
+	if p.intake != nil {
+		p.intake.Full()
+	}
+}
+
+// lost records that this replica may have lost messages of nodes: whoever leads does not count their silence.
+func (s *Supervisor) lost() {
+	s.engine.Lost()
+	s.engine.forward.Lost()
 }
 
 // challengeRefused passes a refused challenge to the engine, which asked for it.

@@ -23,7 +23,7 @@ func (l *listeners) start(s *Supervisor) error {
 	var err error
 	for _, addr := range s.cfg.Reports() {
 		socket, err := direct.Listen(addr, direct.Options{
-			Strangers: maxStrangers, Gather: gatherDatagrams, OnRefused: s.ingest.refused, OnUnfiltered: func(err error) {
+			Strangers: maxStrangers, Gather: gatherDatagrams, OnRefused: s.ingest.refused, OnFull: s.ingest.full, OnUnfiltered: func(err error) {
 				s.logger.Warn("report socket: strangers are not filtered in the kernel", "address", addr, "err", err)
 			},
 		})

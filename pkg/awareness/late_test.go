@@ -2,6 +2,7 @@ package awareness
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -314,5 +315,54 @@ func TestReplayedLogCausesNoVerdict(t *testing.T) {
 				t.Errorf("the temperature is %s, want %s", got, tc.stands)
 			}
 		})
+	}
+}
+
+// TestLostMessagesAreNoSilence loses the reports of all halves for a long time. While the shell says that it may be the one
+// that loses them, no state changes, not even that of a node that was UNKNOWN before. Afterwards each silence counts.
+func TestLostMessagesAreNoSilence(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+	lose := func(lost bool, of ...fault.NodeID) {
+		for _, a := range w.order {
+			if len(of) == 0 || slices.Contains(of, a.origin.Node) {
+				a.lost = lost
+			}
+		}
+	}
+	lose(true, "n0-0-0")
+	w.run(2 * w.cfg.Window())
+	if got := w.state("n0-0-0", fault.ComponentNode); got != fault.Unknown {
+		t.Fatalf("a silent node is %s", got)
+	}
+	changes := map[fault.NodeID]fault.State{}
+	w.log = func(_ time.Time, out Output) {
+		for _, c := range out.Changes {
+			if c.Component == fault.ComponentNode {
+				changes[c.Node] = c.To
+			}
+		}
+	}
+	lose(true)
+	for range 100 {
+		w.m.Lost(w.now)
+		w.run(w.cfg.Window() / 10)
+	}
+	if len(changes) > 0 {
+		t.Errorf("changes while the shell lost messages: %v", changes)
+	}
+	lose(false, "n1-1-1")
+	w.run(w.cfg.Window()/2 - time.Millisecond)
+	if len(changes) > 0 {
+		t.Errorf("changes within a window of the last loss: %v", changes)
+	}
+	w.run(w.cfg.Window())
+	delete(changes, "n0-0-0") // it has been UNKNOWN all the time
+	if len(changes) != 25 || changes["n1-1-1"] != 0 {
+		t.Errorf("a window after the last loss, want all 25 silent nodes UNKNOWN: %v", changes)
+	}
+	for id, to := range changes {
+		if to != fault.Unknown {
+			t.Errorf("%s is %s", id, to)
+		}
 	}
 }

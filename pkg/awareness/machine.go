@@ -38,8 +38,9 @@ type Machine struct {
 	doubt   time.Time
 	listens time.Time
 	delays  int
-	behind  lag    // the shell's delay
-	trips   []trip // of the newest answers, at most one per node
+	behind  lag       // the shell's delay
+	lost    time.Time // when the shell last lost messages: see Lost
+	trips   []trip    // of the newest answers, at most one per node
 
 	// If no input has come for so long that all reports have expired, the machine itself was cut off.
 	heard    time.Time // last arrival from any node
@@ -249,8 +250,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	}
 	for len(m.wakes) > 0 && !m.wakes[0].next.After(now) {
 		n := heap.Pop(&m.wakes).(*node)
-		if m.doubt.Equal(now) {
-			m.respite(n)
+		if until := m.respiteUntil(now); until.After(now) {
+			m.respite(n, until)
 		}
 		m.touch(n)
 	}

@@ -2170,8 +2170,8 @@ type ClusterInfo struct {
 	StaleAge *durationpb.Duration `protobuf:"bytes,7,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
 	Cluster  string               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
 	Regions  []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
-	// Why the leader holds back verdicts, each for at most one digest period. Empty: it has held back none within the
-	// last 5 s.
+	// Why the leader holds back verdicts, each for at most one digest period, or why silent nodes do not become UNKNOWN.
+	// Empty: it has held back none within the last 5 s, and silence counts.
 	VerdictsHeld  string               `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
 	DpuHalfBound  *durationpb.Duration `protobuf:"bytes,11,opt,name=dpu_half_bound,json=dpuHalfBound,proto3" json:"dpu_half_bound,omitempty"` // as half_bound, for a node with two kernels (platform DPU)
 	unknownFields protoimpl.UnknownFields

@@ -39,7 +39,10 @@ type ForwardRequest struct {
 	Restated []*RestatedDigest `protobuf:"bytes,7,rep,name=restated,proto3" json:"restated,omitempty"`
 	// From the leader of another region: its findings about its nodes that border on the callee's region. The other
 	// fields are empty then.
-	Verdicts      *BorderVerdicts `protobuf:"bytes,8,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
+	Verdicts *BorderVerdicts `protobuf:"bytes,8,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// Beside other fields: since the last message with it on this stream, this replica may have lost messages of nodes, or
+	// has delayed digests. The leader then does not count the silence of nodes.
+	Lost          bool `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -128,6 +131,13 @@ func (x *ForwardRequest) GetVerdicts() *BorderVerdicts {
 		return x.Verdicts
 	}
 	return nil
+}
+
+func (x *ForwardRequest) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // BorderVerdicts lists all nodes at a region's border with a FAILED half: in all other border nodes, neither half is
@@ -477,7 +487,7 @@ var File_lofamo_v1_replica_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\x87\x02\n" +
+	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\x9b\x02\n" +
 	"\x0eForwardRequest\x12\x1a\n" +
 	"\benvelope\x18\x01 \x01(\fR\benvelope\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x12\n" +
@@ -486,7 +496,8 @@ const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
 	"\x06socket\x18\x06 \x01(\rR\x06socket\x125\n" +
 	"\brestated\x18\a \x03(\v2\x19.lofamo.v1.RestatedDigestR\brestated\x125\n" +
-	"\bverdicts\x18\b \x01(\v2\x19.lofamo.v1.BorderVerdictsR\bverdicts\"B\n" +
+	"\bverdicts\x18\b \x01(\v2\x19.lofamo.v1.BorderVerdictsR\bverdicts\x12\x12\n" +
+	"\x04lost\x18\t \x01(\bR\x04lost\"B\n" +
 	"\x0eBorderVerdicts\x120\n" +
 	"\x06failed\x18\x01 \x03(\v2\x18.lofamo.v1.BorderVerdictR\x06failed\"I\n" +
 	"\rBorderVerdict\x12\x12\n" +

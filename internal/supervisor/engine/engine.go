@@ -14,6 +14,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -122,6 +123,9 @@ type Engine struct {
 	answers chan Input // to challenges, and refusals; neither a flood of reports nor a blocked store delays them
 	// commitBegan is the start of the commit in flight, by the monotonic clock; nil: none.
 	commitBegan atomic.Pointer[time.Time]
+	// lost is when messages of nodes may last have been lost at a supervisor, in ns since born, at least 1; 0: never.
+	lost atomic.Int64
+	born time.Time
 	// changing has room for one: operators' changes run one after the other.
 	changing chan struct{}
 	term     atomic.Pointer[term]
@@ -136,7 +140,7 @@ func New(cfg Config, st Store) *Engine {
 	cfg.Backlog = cmp.Or(cfg.Backlog, 8192)
 	cfg.BatchOps = cmp.Or(cfg.BatchOps, 2000)
 	return &Engine{
-		cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
+		born: time.Now(), cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
 		answers: make(chan Input, answerQueue), changing: make(chan struct{}, 1), led: make(chan struct{}),
 	}
 }
@@ -204,8 +208,35 @@ func (e *Engine) Submit(in Input) bool {
 		return true
 	default:
 		e.cfg.Metrics.Dropped.WithLabelValues("evidence").Inc()
+		if queue == e.digests {
+			e.Lost()
+		}
 		return false
 	}
+}
+
+// Lost records that messages of nodes may have just been lost at a supervisor: see awareness.Machine.Lost.
+func (e *Engine) Lost() {
+	now := int64(time.Since(e.born)) + 1
+	if was := e.lost.Swap(now); was == 0 || now-was >= int64(e.cfg.Awareness.Window()) {
+		e.cfg.Metrics.Losses.Inc()
+	}
+}
+
+// lostAt returns when messages of nodes may last have been lost; false: never.
+func (e *Engine) lostAt() (time.Time, bool) {
+	at := e.lost.Load()
+	return e.born.Add(time.Duration(at)), at != 0
+}
+
+// Discounting returns why the silence of nodes does not count now; "" if it does.
+func (e *Engine) Discounting() string {
+	at, ok := e.lostAt()
+	if ago := time.Since(at); ok && ago < e.cfg.Awareness.Window() {
+		return fmt.Sprintf("supervisors may have lost messages of nodes (the last %s ago): silent nodes do not become UNKNOWN meanwhile",
+			ago.Round(100*time.Millisecond))
+	}
+	return ""
 }
 
 // Seen subscribes to changes before their commit. The channel is closed when the term ends or when the subscriber

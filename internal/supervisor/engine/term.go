@@ -136,6 +136,7 @@ func (t *term) run(ctx context.Context) error {
 			t.drain()
 			now := time.Now()
 			t.machine.Behind(now, t.e.cfg.Challenger.Behind())
+			t.noteLosses()
 			t.step(now, awareness.Tick{})
 			if due := t.incidents.Wake(); !due.IsZero() && !now.Before(due) {
 				t.foldIncidents(t.open, now)
@@ -185,6 +186,13 @@ func (t *term) drainOne(queue <-chan Input, goOn func() bool) {
 	}
 }
 
+// noteLosses tells the machine when messages were last lost.
+func (t *term) noteLosses() {
+	if at, ok := t.e.lostAt(); ok {
+		t.machine.Lost(at)
+	}
+}
+
 // asOf returns the time at which to handle an input. If a wake-up is due, it is just before the wake-up: only a Tick,
 // which follows all queued inputs, causes verdicts, never a report that happens to be queued before the answer. The
 // machine itself judges longer delays: it doubts itself.
@@ -202,6 +210,10 @@ func (t *term) take(now time.Time, in Input) {
 		held := min(in.Held, t.e.cfg.Awareness.ChallengeSingle)
 		t.machine.Behind(now, now.Sub(in.Arrived)+held+t.e.cfg.Challenger.Behind())
 	}
+	if (in.Reports != nil || in.Restated != nil) && now.Sub(in.Arrived) > t.e.cfg.Awareness.DigestPeriod/2 {
+		t.e.Lost() // newer digests wait behind it
+	}
+	t.noteLosses()
 	now = t.asOf(now)
 	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in) + len(t.e.digests)))
 	switch {

@@ -86,6 +86,8 @@ type IntakeConfig struct {
 	// Renewals may be nil: this replica renews no certificate.
 	Renewals Renewals
 	Border   Border // nil: there are no other regions
+	// Lost is called when messages of any known sources may have been lost here. It must not block. May be nil.
+	Lost func()
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
 	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full, new ones are dropped

@@ -281,10 +281,14 @@ func TestStrangersCannotUseUpQueue(t *testing.T) {
 // intake is behind.
 func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 	a := newAuthority(t)
-	r := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue = 4 })
+	lost := 0
+	r := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue, c.Lost = 4, func() { lost++ } })
 	in := r.intake.Datagrams(0)
 	for range 4 {
 		in(eth0, []byte("x"))
+	}
+	if lost != 0 {
+		t.Errorf("%d losses with nothing dropped", lost)
 	}
 	if b, why := r.intake.Behind(), r.intake.Holding(); b != 0 || why != "" {
 		t.Errorf("behind by %s with nothing dropped: %q", b, why)
@@ -293,6 +297,9 @@ func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 	in(eth0, []byte("x"))
 	if b := r.intake.Behind(); b == 0 {
 		t.Error("a node's datagram was dropped, and nobody is told")
+	}
+	if lost != 2 {
+		t.Errorf("%d losses noted, want those of two datagrams", lost)
 	}
 	if why := r.intake.Holding(); !strings.Contains(why, "drops messages") || !strings.Contains(why, "one digest period") {
 		t.Errorf("the map says %q: want the drops and the longest wait", why)

@@ -45,6 +45,9 @@ func (in *Intake) enqueue(p packet) {
 	case in.queue <- p:
 	default:
 		in.drop("datagrams", known)
+		if known {
+			in.Full()
+		}
 	}
 }
 
@@ -56,6 +59,14 @@ func (in *Intake) drop(queue string, known bool) {
 		if was := in.lost.Swap(now); was == 0 || now-was >= int64(lostTime) {
 			in.cfg.Metrics.Holds.Inc()
 		}
+	}
+}
+
+// Full records that messages of any known sources may have been lost here, because the queue or a socket's buffer is full. A
+// source that exceeds its own budget is no reason: it could keep silent nodes from becoming UNKNOWN.
+func (in *Intake) Full() {
+	if in.cfg.Lost != nil {
+		in.cfg.Lost()
 	}
 }
 

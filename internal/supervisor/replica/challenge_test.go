@@ -27,6 +27,7 @@ func (a challenges) Challenge(c awareness.Challenge) bool { a <- c; return true 
 type leads struct{}
 
 func (leads) Leading() bool            { return true }
+func (leads) Lost()                    {}
 func (leads) Submit(engine.Input) bool { return true }
 
 // TestFollowersSendChallenges: the leader's followers send its challenge as well, except those whose stream has ended.

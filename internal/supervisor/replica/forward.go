@@ -48,6 +48,8 @@ type ForwarderConfig struct {
 	Challenger interface {
 		Challenge(c awareness.Challenge) bool
 	}
+	// Late is the wait of a digest in this replica from which the leader must not count the silence of nodes; 0: none.
+	Late    time.Duration
 	Metrics *metrics.Metrics
 	Logger  *slog.Logger
 }
@@ -63,6 +65,23 @@ type Forwarder struct {
 	streams  uint64 // opened so far
 	restated [][]engine.Restated
 	verdicts *lofamov1.BorderVerdicts // nil: none waiting
+	lost     bool                     // messages of nodes may have been lost since the leader last heard of it
+}
+
+// Lost records that messages of nodes may have been lost at this replica. The next message informs the leader.
+func (f *Forwarder) Lost() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost = true
+}
+
+// takeLost returns whether the next message must have lost set. The message's digests arrived at the given time.
+func (f *Forwarder) takeLost(arrived time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lost := f.lost || f.cfg.Late > 0 && time.Since(arrived) > f.cfg.Late
+	f.lost = false
+	return lost
 }
 
 // Verdicts queues verdicts on border nodes, and replaces those in the queue.
@@ -101,7 +120,7 @@ func (f *Forwarder) Restate(stream uint64, list []engine.Restated) {
 	}
 	if len(f.restated) == maxRestated {
 		f.cfg.Metrics.Dropped.WithLabelValues("forward-digests").Add(float64(len(f.restated[0])))
-		f.restated = f.restated[1:]
+		f.restated, f.lost = f.restated[1:], true
 	}
 	f.restated = append(f.restated, list)
 	f.wake()
@@ -119,6 +138,7 @@ func (f *Forwarder) opened() {
 func (f *Forwarder) closed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lost = f.lost || len(f.restated) > 0
 	f.stream, f.restated = 0, nil
 }
 
@@ -145,6 +165,7 @@ func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, reports *servicenet.Re
 	f.mu.Lock()
 	ok, pushed := f.backlog.put(req, reports, arrived)
 	depth := f.backlog.len()
+	f.lost = f.lost || !ok || pushed > 0
 	f.mu.Unlock()
 	f.cfg.Metrics.Depth.WithLabelValues("forward").Set(float64(depth))
 	if pushed > 0 {
@@ -306,7 +327,9 @@ func (f *Forwarder) sendWaiting(s grpc.BidiStreamingClient[lofamov1.ForwardReque
 	if restated == nil {
 		return nil
 	}
-	return s.Send(encodeRestated(restated, time.Now()))
+	req := encodeRestated(restated, time.Now())
+	req.Lost = f.takeLost(restated[0].Arrived)
+	return s.Send(req)
 }
 
 // challenge asks a node for a sign of life in the leader's stead.
@@ -338,7 +361,7 @@ func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lof
 		f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
 		return nil
 	}
-	q.req.HeldNs = uint64(held)
+	q.req.HeldNs, q.req.Lost = uint64(held), f.takeLost(q.arrived)
 	return s.Send(q.req) // a request lost with the stream is retried by its sender
 }
 
@@ -356,6 +379,7 @@ type Server struct {
 	Engine interface {
 		Leading() bool
 		Submit(in engine.Input) bool
+		Lost()
 	}
 	Verifier Verifier
 	Names    interface{ Known(fault.NodeID) bool }
@@ -432,6 +456,9 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		}
 		if !own && !s.theirs(req) {
 			return status.Errorf(codes.PermissionDenied, "a supervisor of another region cannot vouch for %q", req.GetName())
+		}
+		if req.GetLost() && own {
+			s.Engine.Lost()
 		}
 		if v := req.GetVerdicts(); v != nil {
 			if s.Foreign != nil && !own {

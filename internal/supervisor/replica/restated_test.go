@@ -66,6 +66,7 @@ func TestRestatedCodec(t *testing.T) {
 type asks struct{ got chan engine.Input }
 
 func (asks) Leading() bool { return true }
+func (asks) Lost()         {}
 func (a asks) Submit(in engine.Input) bool {
 	for i := range in.Restated {
 		in.Requester.RequestFull([]fault.Origin{in.Restated[i].ID.Origin})

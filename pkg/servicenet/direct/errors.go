@@ -27,25 +27,31 @@ func PathError(err error) bool {
 	}
 }
 
-// memInfo is the array of 32-bit numbers that SO_MEMINFO gives; the last one counts drops.
+// memInfo is the array of 32-bit numbers that SO_MEMINFO gives: among them the bytes that wait, the size of the buffer, and
+// the number of drops.
 const (
-	memInfoLen   = 9
-	memInfoDrops = 8
+	memInfoLen    = 9
+	memInfoWaits  = 0
+	memInfoBuffer = 1
+	memInfoDrops  = 8
 )
 
-// drops returns the kernel's count of datagrams dropped at this endpoint because its buffer was full.
-func (e *endpoint) drops() uint64 {
-	var info [memInfoLen]uint32
+// memInfo reads it; false: the kernel does not give it.
+func memInfo(fd uintptr) (info [memInfoLen]uint32, ok bool) {
 	size := uint32(unsafe.Sizeof(info))
-	var errno syscall.Errno
-	err := e.raw.Control(func(fd uintptr) {
-		_, _, errno = unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
-			uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+	return info, errno == 0 && size >= uint32(unsafe.Sizeof(info))
+}
+
+// drops returns the kernel's count of datagrams dropped at this endpoint because its buffer was full.
+func (e *endpoint) drops() (n uint64) {
+	_ = e.raw.Control(func(fd uintptr) { // an error: it is closed
+		if info, ok := memInfo(fd); ok {
+			n = uint64(info[memInfoDrops])
+		}
 	})
-	if err != nil || errno != 0 || size < memInfoLen*4 {
-		return 0
-	}
-	return uint64(info[memInfoDrops])
+	return n
 }
 
 func (s *Socket) dropped() uint64 {

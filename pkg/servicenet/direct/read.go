@@ -20,8 +20,8 @@ const (
 	// errorBatch bounds the errors taken from the kernel's queue at one look, so that a storm of
 	// them does not keep the reader from datagrams.
 	errorBatch = 16
-	// errorEvery: under a stream of datagrams without a pause, the reader checks for errors once in so many.
-	errorEvery = 64
+	// checkEvery: under a stream of datagrams without a pause, the reader checks for errors, and the buffer, once in so many.
+	checkEvery = 64
 	// errorGap separates two reported errors of the same destination: one slice of the outbox's time-outs.
 	errorGap = 10 * time.Millisecond
 	// errorRate bounds the errors passed on per second, over all destinations.
@@ -68,6 +68,7 @@ type reader struct {
 	crowded bool // datagrams come faster than gatherRate
 
 	reads   uint
+	full    bool // the kernel's buffer was found half full
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
 
@@ -168,8 +169,11 @@ func (r *reader) lookAt(fd uintptr) bool {
 		r.counts()
 	}
 	r.reads++
-	if r.got && r.reads%errorEvery != 0 {
+	if r.got && r.reads%checkEvery != 0 {
 		return true
+	}
+	if r.got {
+		r.full = r.full || r.halfFull(fd)
 	}
 	if r.s.opts.wantsErrors() {
 		r.takeErrors(fd)
@@ -179,6 +183,15 @@ func (r *reader) lookAt(fd uintptr) bool {
 		return len(r.errs) > 0
 	}
 	return true
+}
+
+// halfFull reports whether at least half of the kernel's buffer is in use, if the owner wants to know.
+func (r *reader) halfFull(fd uintptr) bool {
+	if r.s.opts.OnFull == nil {
+		return false
+	}
+	info, ok := memInfo(fd)
+	return ok && info[memInfoWaits] >= info[memInfoBuffer]/2
 }
 
 // takeErrors empties the error queue, or reads errorBatch entries from the queue.
@@ -222,6 +235,10 @@ func pause(ctx context.Context, d time.Duration) {
 // a stranger's datagram beyond the budget.
 func (r *reader) deliver() (refused bool) {
 	s := r.s
+	if r.full {
+		r.full = false
+		s.opts.OnFull()
+	}
 	if len(r.errs) > 0 {
 		r.tell(time.Now())
 	}

@@ -135,8 +135,7 @@ func (t *term) run(ctx context.Context) error {
 			// Handle inputs that came before the verdict first.
 			t.drain()
 			now := time.Now()
-			t.machine.Behind(now, t.e.cfg.Challenger.Behind())
-			t.noteLosses()
+			t.noteDelays(now, 0)
 			t.step(now, awareness.Tick{})
 			if due := t.incidents.Wake(); !due.IsZero() && !now.Before(due) {
 				t.foldIncidents(t.open, now)
@@ -186,7 +185,12 @@ func (t *term) drainOne(queue <-chan Input, goOn func() bool) {
 	}
 }
 
-// noteLosses tells the machine when messages were last lost.
+// noteDelays tells the machine how long an input has waited here, and when messages were last lost.
+func (t *term) noteDelays(now time.Time, waited time.Duration) {
+	t.machine.Behind(now, waited+t.e.cfg.Challenger.Behind())
+	t.noteLosses()
+}
+
 func (t *term) noteLosses() {
 	if at, ok := t.e.lostAt(); ok {
 		t.machine.Lost(at)
@@ -205,15 +209,16 @@ func (t *term) asOf(now time.Time) time.Time {
 
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
-	if in.Answer != nil || in.Reports != nil && !in.Reports.Digests() {
-		// A long delay at a follower, perhaps because it was paused, says little about the others.
-		held := min(in.Held, t.e.cfg.Awareness.ChallengeSingle)
-		t.machine.Behind(now, now.Sub(in.Arrived)+held+t.e.cfg.Challenger.Behind())
-	}
-	if (in.Reports != nil || in.Restated != nil) && now.Sub(in.Arrived) > t.e.cfg.Awareness.DigestPeriod/2 {
+	waited := now.Sub(in.Arrived)
+	if (in.Reports != nil || in.Restated != nil) && waited > t.e.cfg.Awareness.DigestPeriod/2 {
 		t.e.Lost() // newer digests wait behind it
 	}
-	t.noteLosses()
+	if in.Answer != nil || in.Reports != nil && !in.Reports.Digests() {
+		// A long delay at a follower, perhaps because it was paused, says little about the others.
+		t.noteDelays(now, waited+min(in.Held, t.e.cfg.Awareness.ChallengeSingle))
+	} else {
+		t.noteLosses()
+	}
 	now = t.asOf(now)
 	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in) + len(t.e.digests)))
 	switch {

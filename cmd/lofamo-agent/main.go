@@ -49,8 +49,8 @@ func main() {
 var errUsage = errors.New("usage")
 
 // execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a refused command line or
-// configuration. For a daemon that should stay down, the code for a refusal is 78. For a half that its daemon has started, it is 78, or 66
-// if a file that may be replaced is the reason.
+// configuration. For a daemon that should stay down, the code for a refusal is 78. A service without a known command was to be such a
+// daemon. For a half that its daemon has started, the code is 78, or 66 if a file that may be replaced is the reason.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	o := &options{environ: environ, stderr: stderr}
 	root := o.rootCommand()
@@ -64,12 +64,17 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	_, _ = fmt.Fprintf(stderr, "lofamo-agent: %s\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
 	var bad *half.ConfigError
 	switch {
-	case c.Name() == runName && o.final(c.Flags(), args, err):
+	case (c.Name() == runName || c == root && isService(environ)) && o.final(c.Flags(), args, err):
 		return half.ExitRefused
 	case errors.Is(err, errUsage) || errors.As(err, &bad):
 		return daemon.RefusalCode(environ, err)
 	}
 	return 1
+}
+
+// isService reports whether a service manager has started this process.
+func isService(environ []string) bool {
+	return slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, "NOTIFY_SOCKET=") })
 }
 
 // options are the flags, which override environment and file.

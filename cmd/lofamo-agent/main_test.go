@@ -280,6 +280,34 @@ func TestDaemonWithWrongCommandLineStaysDown(t *testing.T) {
 	}
 }
 
+// A unit's command line without a known command starts no daemon either, as often as systemd repeats it. systemd gives its notification
+// socket to the program; a person's shell does not.
+func TestServiceWithoutKnownCommandStaysDown(t *testing.T) {
+	c := node(t)
+	file := write(t, c, "")
+	mistakes := [][]string{{"rnu", "--config", file}, {"--config", file, "--frequency", "7"}, {"--config", file}}
+	for _, args := range mistakes {
+		refusal(t, 2, nil, args...)
+	}
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "notify"))
+	for _, args := range mistakes {
+		refusal(t, 78, nil, args...)
+	}
+	refusal(t, 2, []string{"FILE is missing"}, "config", "check") // no daemon's command line
+
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := regfile.Open(filepath.Join(c.StateDir, "registers"), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, 2, []string{"rnu"}, "rnu", "--config", file) // the next daemon adopts the half that runs
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestLogFileCannotBeOpened: halves run all the same.
 func TestLogFileCannotBeOpened(t *testing.T) {
 	c := node(t)

@@ -13,6 +13,7 @@ import (
 // the copy: a half that resumes from the copy must not talk to the new peer in a session of the old one. A link that the
 // node did not have is opened, and one that leads nowhere any more stays open without a peer.
 func (d *dnpHalf) goOver(dir grid.Direction) {
+	d.unopened[dir.Index()] = nil // the failure was with the former peer
 	if _, linked := d.core.LinkTo(dir); !linked {
 		d.Log.Info("link removed: no other node is on its line", "link", dir.String())
 		d.forgetSession(dir)
@@ -36,17 +37,27 @@ func (d *dnpHalf) forgetSession(dir grid.Direction) {
 // newSession forgets a link's session, and requests another one with its peer.
 func (d *dnpHalf) newSession(dir grid.Direction) {
 	d.forgetSession(dir)
+	d.connect(dir)
+}
+
+// connect makes a link speak with its peer, and opens the link if necessary. If it fails, openMissing tries again.
+func (d *dnpHalf) connect(dir grid.Direction) {
+	i := dir.Index()
 	to, _ := d.core.LinkTo(dir)
-	p, l := d.core.PeerAt(dir), d.links[dir.Index()]
+	p, l := d.core.PeerAt(dir), d.links[i]
 	if l == nil {
 		d.openLink(dir)
 		return
 	}
 	if err := l.SetPeer(to, p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, p.Node, fault.HalfDNP))); err != nil {
-		d.Log.Error("link cannot communicate with its peer", "link", dir.String(), "peer", p.Node, "err", err)
-		l.Leave() // its sockets must not stay with the former peer
+		if d.unopened[i] == nil {
+			d.Log.Error("link cannot communicate with its peer: trying again", "link", dir.String(), "peer", p.Node, "err", err)
+			l.Leave() // its sockets must not stay with the former peer
+		}
+		d.unopened[i] = err
 		return
 	}
+	d.unopened[i] = nil
 	l.Redial()
 }
 
@@ -71,11 +82,12 @@ func (d *dnpHalf) openLink(dir grid.Direction) {
 	d.runLink(l)
 }
 
-// openMissing opens links that could not be opened before.
+// openMissing tries again to open links, and to connect them with their peers, where that failed before.
 func (d *dnpHalf) openMissing() {
 	for _, dir := range grid.Directions() {
-		if _, linked := d.core.LinkTo(dir); linked && d.links[dir.Index()] == nil {
-			d.openLink(dir)
+		i := dir.Index()
+		if _, linked := d.core.LinkTo(dir); linked && (d.links[i] == nil || d.unopened[i] != nil) {
+			d.connect(dir)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
+	"github.com/lofamo/lofamo/internal/testing/netnstest"
 )
 
 // A link that the node gets while it runs is opened under the half's mutex: a disk that hangs would hang the half. A FIFO without a writer
@@ -58,6 +60,50 @@ func TestLinkIsOpenedWithoutTheDisk(t *testing.T) {
 // A link that cannot communicate with its new peer, because the zone of the address is not known here, does not stay with the former one.
 func TestLinkLeavesFormerPeerForUnknownZone(t *testing.T) {
 	const dir = grid.XPlus
+	d := halfWithIPv6Links(t, dir)
+	former := d.links[dir.Index()].PeerAddr()
+	d.step(peerOrder(d, dir, "[fe80::1%no-such-zone]:7001"))
+	if p := d.core.PeerAt(dir); p.Node != "spare-0" {
+		t.Fatalf("the order is not in force: the peer is %s", p.Node)
+	}
+	if at := d.links[dir.Index()].PeerAddr(); at == former {
+		t.Errorf("the link still speaks with %s, the address of the former peer", at)
+	}
+}
+
+// Such a link goes over to its new peer once the zone's interface exists, without another order. Until then it logs the reason once.
+func TestLinkReachesNewPeerOnceZoneExists(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	const dir, address = grid.XPlus, "[fe80::1%late0]:7001"
+	d, failures := halfWithIPv6Links(t, dir), 0
+	d.Log = slog.New(onLine(func(line string) {
+		if strings.Contains(line, "cannot communicate with its peer") {
+			failures++
+		}
+	}))
+	d.step(peerOrder(d, dir, address))
+	second := func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.openMissing()
+	}
+	second()
+	second()
+	if failures != 1 {
+		t.Errorf("the failure is logged %d times, want once", failures)
+	}
+	netnstest.IP(t, "link add late0 type veth peer name far0")
+	second()
+	if at := d.links[dir.Index()].PeerAddr(); at != netip.MustParseAddrPort(address) {
+		t.Errorf("the link speaks with %s, want %s", at, address)
+	}
+}
+
+// halfWithIPv6Links returns a half with a session at one link. All its links have IPv6 addresses.
+func halfWithIPv6Links(t *testing.T, dir grid.Direction) *dnpHalf {
+	t.Helper()
 	cfg := agenttest.NodeConfig(t)
 	for name, l := range cfg.Links {
 		local, peer := netip.MustParseAddrPort(l.Local), netip.MustParseAddrPort(l.Peer)
@@ -67,14 +113,7 @@ func TestLinkLeavesFormerPeerForUnknownZone(t *testing.T) {
 	}
 	d, _ := halfWithSession(t, cfg, dir)
 	d.words = make(newest[peers.State], 1)
-	former := d.links[dir.Index()].PeerAddr()
-	d.step(peerOrder(d, dir, "[fe80::1%no-such-zone]:7001"))
-	if p := d.core.PeerAt(dir); p.Node != "spare-0" {
-		t.Fatalf("the order is not in force: the peer is %s", p.Node)
-	}
-	if at := d.links[dir.Index()].PeerAddr(); at == former {
-		t.Errorf("the link still speaks with %s, the address of the former peer", at)
-	}
+	return d
 }
 
 // onLine is a log handler that calls itself with each line.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -19,10 +20,12 @@ type WatchedFile struct {
 	seen fileState
 }
 
-// fileState identifies one state of a file.
+// fileState identifies one state of a file. Two files of one size that are written within a tick of the file system's clock differ only in
+// the inode.
 type fileState struct {
-	at   time.Time
-	size int64
+	at    time.Time
+	size  int64
+	inode uint64
 }
 
 // Watch returns a file whose present state counts as seen.
@@ -44,7 +47,11 @@ func stateOf(path string) fileState {
 	if err != nil {
 		return fileState{}
 	}
-	return fileState{info.ModTime(), info.Size()}
+	is := fileState{at: info.ModTime(), size: info.Size()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		is.inode = st.Ino
+	}
+	return is
 }
 
 // Handover is a file in which the other half leaves envelopes. A new envelope replaces the one before, which may be lost.

@@ -27,9 +27,6 @@ func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) err
 		i := (first + n) % len(c.cfg.Targets)
 		err := c.atThis(ctx, i, do)
 		var begun finalError
-		if err == nil {
-			c.answered(i)
-		}
 		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
 			return err
 		}
@@ -48,6 +45,7 @@ func (c *Client) atThis(ctx context.Context, i int, do func(*grpc.ClientConn) er
 	}); err != nil {
 		return err
 	}
+	c.answered(i) // also if do, such as a watch, ends with an error
 	return do(conn)
 }
 

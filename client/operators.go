@@ -50,7 +50,10 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 		if ctx.Err() != nil {
 			return zero, ctx.Err()
 		}
-		if status.Code(err) != codes.Unavailable {
+		if code := status.Code(err); code != codes.Unavailable {
+			if code != codes.DeadlineExceeded {
+				c.answered(i)
+			}
 			return zero, err
 		}
 		switch tried = append(tried, Try{c.cfg.Targets[i], err}); {

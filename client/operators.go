@@ -125,7 +125,7 @@ func (c *Client) SetMask(ctx context.Context, req *lofamov1.SetMaskRequest) (*lo
 
 // ListMasks returns the masked links.
 func (c *Client) ListMasks(ctx context.Context) (*lofamov1.ListMasksResponse, error) {
-	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
+	return readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
 		return lofamov1.NewReconfigureClient(conn).ListMasks(ctx, &lofamov1.ListMasksRequest{})
 	})
 }
@@ -167,7 +167,7 @@ func (c *Client) CreateToken(ctx context.Context, req *lofamov1.CreateTokenReque
 
 // ListTokens returns the tokens that have not expired, without their secrets.
 func (c *Client) ListTokens(ctx context.Context) (*lofamov1.ListTokensResponse, error) {
-	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListTokensResponse, error) {
+	return readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListTokensResponse, error) {
 		return lofamov1.NewEnrolmentClient(conn).ListTokens(ctx, &lofamov1.ListTokensRequest{})
 	})
 }

@@ -13,10 +13,17 @@ import (
 // readResponses asks one supervisor after the other until one answers.
 func readResponses[T any](ctx context.Context, c *Client,
 	ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (answer T, err error) {
+	return readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
+		return ask(ctx, lofamov1.NewResponseServiceClient(conn))
+	})
+}
+
+// readBy is readResponses for any service of the supervisors.
+func readBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (answer T, err error) {
 	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
-		answer, err = ask(ctx, lofamov1.NewResponseServiceClient(conn))
+		answer, err = ask(ctx, conn)
 		return err
 	})
 	return answer, err

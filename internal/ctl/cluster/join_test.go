@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
-// TestJoinWaitsWhileNoSupervisorAnswers: whatever keeps the supervisors from an answer, they have until the end of --wait.
+// TestJoinWaitsWhileNoSupervisorAnswers: supervisors that hang have until the end of --wait, as those that cannot be reached.
 func TestJoinWaitsWhileNoSupervisorAnswers(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

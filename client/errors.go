@@ -81,6 +81,7 @@ func otherMayAnswer(err error) bool {
 type finalError struct{ err error }
 
 func (e finalError) Error() string { return reason(e.err) }
+func (e finalError) Unwrap() error { return e.err }
 
 // compactedError has the supervisor's own words.
 type compactedError struct {

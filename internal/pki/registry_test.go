@@ -24,17 +24,17 @@ func TestRegistryRemembersEveryNodeOfLargeCluster(t *testing.T) {
 	for i := range 2 * nodes {
 		noted(r, fmt.Sprintf("n%d", i), now.Add(-time.Minute))
 	}
-	if n := len(r.Seen()); n != 2*nodes {
+	if n := len(r.seen); n != 2*nodes {
 		t.Errorf("%d certificates: want %d", n, 2*nodes)
 	}
 	for i := range maxSeen {
 		noted(r, fmt.Sprintf("m%d", i), now.Add(time.Hour))
 	}
-	if n := len(r.Seen()); n != maxSeen {
+	if n := len(r.seen); n != maxSeen {
 		t.Errorf("%d certificates: want the %d that have not ended", n, maxSeen)
 	}
 	noted(r, "late", now.Add(time.Hour))
-	if n := len(r.Seen()); n != maxSeen {
+	if n := len(r.seen); n != maxSeen {
 		t.Errorf("%d certificates: want at most %d", n, maxSeen)
 	}
 }

@@ -97,7 +97,7 @@ func TestMasksAreListedWhileLeaderHangs(t *testing.T) {
 	s, o := masking(t, "2x1x1", 0)
 	s.cfg.Engine, s.cfg.Directory = follower{}, led{conn: hung}
 	o.mask("0,0,0/X+")
-	ctx, cancel := context.WithTimeout(asOperator(t), time.Minute)
+	ctx, cancel := context.WithTimeout(asOperator(t), 15*time.Second) // gRPC itself gives up connecting after 20 s
 	defer cancel()
 	if resp, err := s.ListMasks(ctx, &lofamov1.ListMasksRequest{}); err != nil || ctx.Err() != nil || len(resp.GetMasks()) != 1 {
 		t.Errorf("%v, %v: want the mask in the replica's copy", resp, err)

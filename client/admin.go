@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -27,15 +28,42 @@ func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) err
 		i := (first + n) % len(c.cfg.Targets)
 		err := c.atThis(ctx, i, do)
 		var begun finalError
-		if err == nil {
-			c.answered(i)
-		}
 		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
 			return err
 		}
 		tried = append(tried, Try{c.cfg.Targets[i], err})
 	}
 	return &NoAnswerError{tried}
+}
+
+// following is atOne for a long stream: do sets got when a response has come. It fails only if all supervisors fail one after the other,
+// none of which has sent a response or kept the stream for TryTimeout.
+func (c *Client) following(ctx context.Context, do func(conn *grpc.ClientConn, got *bool) error) error {
+	var tried []Try
+	for i := c.start(); ; i = (i + 1) % len(c.cfg.Targets) {
+		got := false
+		err := c.atThis(ctx, i, func(conn *grpc.ClientConn) error {
+			began := time.Now()
+			err := do(conn, &got)
+			got = got || time.Since(began) >= c.cfg.TryTimeout
+			return err
+		})
+		var begun finalError
+		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
+			return err
+		}
+		if got {
+			tried = nil
+		}
+		if tried = append(tried, Try{c.cfg.Targets[i], err}); len(tried) == len(c.cfg.Targets) {
+			return &NoAnswerError{tried}
+		}
+		if got {
+			if err := pause(ctx, 0); err != nil { // in case all supervisors break off at once
+				return err
+			}
+		}
+	}
 }
 
 func (c *Client) atThis(ctx context.Context, i int, do func(*grpc.ClientConn) error) error {
@@ -48,6 +76,7 @@ func (c *Client) atThis(ctx context.Context, i int, do func(*grpc.ClientConn) er
 	}); err != nil {
 		return err
 	}
+	c.answered(i) // also if do, such as a watch, ends with an error
 	return do(conn)
 }
 

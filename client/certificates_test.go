@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
@@ -104,5 +105,40 @@ func TestNextCallBeginsWhereLastOneWasAnswered(t *testing.T) {
 	c := dial(t, dir, deadAddress(t), s.Address)
 	if _, err := c.ListPolicies(bounded(t)); err != nil || c.Answered() != s.Address {
 		t.Errorf("%v, %s answered: want %s", err, c.Answered(), s.Address)
+	}
+}
+
+// TestNextCallBeginsWhereLastOneWasRefusedOrEnded: a refusal is an answer, and a watch has an answer before it ends. Without that, each
+// further call would first wait for a supervisor that hangs.
+func TestNextCallBeginsWhereLastOneWasRefusedOrEnded(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	s := clienttest.Serve(t, dir, clienttest.NewMap())
+	s.Responses.Changes, s.Responses.Silent = []*lofamov1.WatchResponsesResponse{{}}, true
+	for name, call := range map[string]func(*client.Client) error{
+		"a node that does not exist": func(c *client.Client) error {
+			_, err := c.GetNode(bounded(t), "9,9,9")
+			return err
+		},
+		"a watch that the supervisor ends": func(c *client.Client) error {
+			return c.WatchIncidents(bounded(t), &lofamov1.WatchIncidentsRequest{}, func(*lofamov1.WatchIncidentsResponse) error { return nil })
+		},
+		"a watch that its caller ends": func(c *client.Client) error {
+			ctx, cancel := context.WithCancel(bounded(t))
+			defer cancel()
+			return c.WatchResponses(ctx, nil, func(*lofamov1.WatchResponsesResponse, bool) error {
+				cancel()
+				return nil
+			})
+		},
+		"a change that is refused": func(c *client.Client) error {
+			_, err := c.JoinNodes(bounded(t), &lofamov1.JoinNodesRequest{})
+			return err
+		},
+	} {
+		c := dial(t, dir, deadAddress(t), s.Address)
+		if err := call(c); err == nil || c.Answered() != s.Address {
+			t.Errorf("%s: %v, %s answered: want %s", name, err, c.Answered(), s.Address)
+		}
 	}
 }

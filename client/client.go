@@ -192,6 +192,7 @@ func askAll[T any](ctx context.Context, c *Client, ask func(context.Context, lof
 			return zero, 0, nil, ctx.Err()
 		}
 		if !otherMayAnswer(err) {
+			c.answered(i)
 			return zero, 0, nil, err
 		}
 		tried = append(tried, Try{c.cfg.Targets[i], err})

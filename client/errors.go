@@ -81,9 +81,14 @@ func otherMayAnswer(err error) bool {
 type finalError struct{ err error }
 
 func (e finalError) Error() string { return reason(e.err) }
+func (e finalError) Unwrap() error { return e.err }
 
 // compactedError has the supervisor's own words.
-type compactedError struct{ words string }
+type compactedError struct {
+	words string
+	cause error // with its gRPC code; may be nil
+}
 
 func (e compactedError) Error() string        { return e.words }
+func (e compactedError) Unwrap() error        { return e.cause }
 func (e compactedError) Is(target error) bool { return target == ErrCompacted }

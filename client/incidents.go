@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 
@@ -59,7 +60,8 @@ func (c *Client) AcknowledgeIncident(ctx context.Context, id, note string) (*lof
 // Each call gets the newest form of an incident; forms in between may be left out (WatchIncidentsResponse.skipped). If a
 // supervisor fails, the watch resumes at another one, also at a parent of regions: the client then drops the incidents that
 // the caller knows already. An incident that a parent forgets meanwhile is not named as gone. It fails with a *NoAnswerError
-// only if none answers at the start.
+// only if none answers at the start. It fails with ErrCompacted, and the gRPC code OutOfRange, if the supervisors' store was replaced by
+// one with an older revision: watch again with AfterRevision 0, and forget the incidents that do not come again.
 func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
 	each func(*lofamov1.WatchIncidentsResponse) error) error {
 	req = proto.CloneOf(req)
@@ -94,6 +96,8 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 			return final.err
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case status.Code(err) == codes.OutOfRange:
+			return compactedError{fmt.Sprintf("watch incidents after revision %d: %s", req.GetAfterRevision(), reason(err)), err}
 		case !begun, !errors.As(err, &none) && !errors.Is(err, io.EOF) && status.Code(err) != codes.Canceled && !otherMayAnswer(err):
 			return err
 		}

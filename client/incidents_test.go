@@ -1,14 +1,17 @@
 package client_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
@@ -62,5 +65,25 @@ func TestWatchOfIncidentsResumesAtParent(t *testing.T) {
 		if req := req.(*lofamov1.WatchIncidentsRequest); (len(req.GetStates()) == 1) != (i == 0) || req.GetNode() != "n" {
 			t.Errorf("watch %d asks for %v: want all states after a restart", i, req)
 		}
+	}
+}
+
+// TestWatchOfIncidentsNamesReplacedStore: the supervisors' store is replaced by one with an older revision, which has other incidents.
+func TestWatchOfIncidentsNamesReplacedStore(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	m.IncidentWatches = [][]*lofamov1.WatchIncidentsResponse{{{Revision: 500}}}
+	s := clienttest.Serve(t, dir, m)
+	s.RefuseIf(func(req proto.Message) error {
+		if w, ok := req.(*lofamov1.WatchIncidentsRequest); ok && w.GetAfterRevision() > 20 {
+			return status.Error(codes.OutOfRange, "the store is at 20")
+		}
+		return nil
+	})
+	err := dial(t, dir, s.Address).WatchIncidents(bounded(t), &lofamov1.WatchIncidentsRequest{},
+		func(*lofamov1.WatchIncidentsResponse) error { return nil })
+	if !errors.Is(err, client.ErrCompacted) || status.Code(err) != codes.OutOfRange || !strings.Contains(err.Error(), "the store is at 20") {
+		t.Errorf("%v: want ErrCompacted with the supervisor's words", err)
 	}
 }

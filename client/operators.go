@@ -50,7 +50,10 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 		if ctx.Err() != nil {
 			return zero, ctx.Err()
 		}
-		if status.Code(err) != codes.Unavailable {
+		if code := status.Code(err); code != codes.Unavailable {
+			if code != codes.DeadlineExceeded {
+				c.answered(i)
+			}
 			return zero, err
 		}
 		switch tried = append(tried, Try{c.cfg.Targets[i], err}); {
@@ -122,7 +125,7 @@ func (c *Client) SetMask(ctx context.Context, req *lofamov1.SetMaskRequest) (*lo
 
 // ListMasks returns the masked links.
 func (c *Client) ListMasks(ctx context.Context) (*lofamov1.ListMasksResponse, error) {
-	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
+	return readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
 		return lofamov1.NewReconfigureClient(conn).ListMasks(ctx, &lofamov1.ListMasksRequest{})
 	})
 }
@@ -164,7 +167,7 @@ func (c *Client) CreateToken(ctx context.Context, req *lofamov1.CreateTokenReque
 
 // ListTokens returns the tokens that have not expired, without their secrets.
 func (c *Client) ListTokens(ctx context.Context) (*lofamov1.ListTokensResponse, error) {
-	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListTokensResponse, error) {
+	return readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListTokensResponse, error) {
 		return lofamov1.NewEnrolmentClient(conn).ListTokens(ctx, &lofamov1.ListTokensRequest{})
 	})
 }

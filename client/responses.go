@@ -13,10 +13,17 @@ import (
 // readResponses asks one supervisor after the other until one answers.
 func readResponses[T any](ctx context.Context, c *Client,
 	ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (answer T, err error) {
+	return readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
+		return ask(ctx, lofamov1.NewResponseServiceClient(conn))
+	})
+}
+
+// readBy is readResponses for any service of the supervisors.
+func readBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (answer T, err error) {
 	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
-		answer, err = ask(ctx, lofamov1.NewResponseServiceClient(conn))
+		answer, err = ask(ctx, conn)
 		return err
 	})
 	return answer, err
@@ -74,14 +81,15 @@ func (c *Client) GetResponse(ctx context.Context, id string) (*lofamov1.Response
 
 // WatchResponses calls each with the responses that pass the filter, then with those that change, until each returns an
 // error. If a supervisor fails, the next one sends all open responses again: first is true for that message, and
-// responses missing from it have ended.
+// responses missing from it have ended. It fails with a *NoAnswerError if all supervisors fail one after the other.
 func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest,
 	each func(r *lofamov1.WatchResponsesResponse, first bool) error) error {
-	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
+	return c.following(ctx, func(conn *grpc.ClientConn, got *bool) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).WatchResponses(ctx, &lofamov1.WatchResponsesRequest{Filter: filter})
 		for first := true; err == nil; first = false {
 			var r *lofamov1.WatchResponsesResponse
 			if r, err = stream.Recv(); err == nil {
+				*got = true
 				if err := each(r, first); err != nil {
 					return finalError{err}
 				}
@@ -151,13 +159,14 @@ func (c *Client) ListAudit(ctx context.Context, req *lofamov1.ListAuditRequest) 
 // supervisor fails, the next one continues after the last line.
 func (c *Client) ExportAudit(ctx context.Context, req *lofamov1.ExportAuditRequest, each func([]*lofamov1.AuditLine) error) error {
 	from := req.GetFrom()
-	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
+	return c.following(ctx, func(conn *grpc.ClientConn, got *bool) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).ExportAudit(ctx, &lofamov1.ExportAuditRequest{From: from, Follow: req.GetFollow()})
 		for err == nil {
 			var r *lofamov1.ExportAuditResponse
 			if r, err = stream.Recv(); err != nil || len(r.GetLines()) == 0 {
 				continue
 			}
+			*got = true
 			if err := each(r.GetLines()); err != nil {
 				return finalError{err}
 			}

@@ -81,6 +81,37 @@ func TestWatchOfResponsesGoesOn(t *testing.T) {
 	}
 }
 
+// TestStreamsGoOnAfterEachSupervisorFailedOnce: as in a rolling upgrade, each supervisor serves, fails, and serves again.
+func TestStreamsGoOnAfterEachSupervisorFailedOnce(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	a, b := clienttest.Serve(t, dir, clienttest.NewMap()), clienttest.Serve(t, dir, clienttest.NewMap())
+	for _, s := range []*clienttest.Server{a, b} {
+		s.Responses.Changes, s.Responses.Lines = []*lofamov1.WatchResponsesResponse{{}}, auditLines(1, 1)
+		s.Responses.Err = status.Error(codes.Unavailable, "stopping")
+	}
+	c, enough := dial(t, dir, a.Address, b.Address), errors.New("enough")
+	for name, call := range map[string]func(each func() error) error{
+		"watch of responses": func(each func() error) error {
+			return c.WatchResponses(bounded(t), nil, func(*lofamov1.WatchResponsesResponse, bool) error { return each() })
+		},
+		"export of the audit": func(each func() error) error {
+			return c.ExportAudit(bounded(t), &lofamov1.ExportAuditRequest{Follow: true}, func([]*lofamov1.AuditLine) error { return each() })
+		},
+	} {
+		calls := 0
+		err := call(func() error {
+			if calls++; calls == 5 {
+				return enough
+			}
+			return nil
+		})
+		if calls != 5 || err == nil || !strings.Contains(err.Error(), enough.Error()) {
+			t.Errorf("%s: %d responses, %v: want 5, from both supervisors in turn", name, calls, err)
+		}
+	}
+}
+
 // TestWordsAreSaidOnce: the client does not repeat a refused call, or one that may have succeeded, at another
 // supervisor.
 func TestWordsAreSaidOnce(t *testing.T) {

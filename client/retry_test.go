@@ -205,3 +205,16 @@ func TestWatchResumesInMiddleOfRevision(t *testing.T) {
 		t.Errorf("an index without a revision: %v", err)
 	}
 }
+
+// TestReadOfMasksAsksNextSupervisor: the first supervisor cannot answer in time. A read, unlike a change, then goes to the next one.
+func TestReadOfMasksAsksNextSupervisor(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	a.Refuse(status.Error(codes.DeadlineExceeded, "no answer in time"))
+	b.Operators.Masks = &lofamov1.ListMasksResponse{Revision: 7}
+	if resp, err := dial(t, dir, a.Address, b.Address).ListMasks(bounded(t)); err != nil || resp.GetRevision() != 7 {
+		t.Errorf("%v, %v: want the answer of the second supervisor", resp, err)
+	}
+}

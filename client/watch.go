@@ -146,7 +146,7 @@ func (w *watch) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case status.Code(err) == codes.OutOfRange:
-			err = compactedError{fmt.Sprintf("watch after revision %d: %s", w.after, reason(err))} // it says what to do
+			err = compactedError{words: fmt.Sprintf("watch after revision %d: %s", w.after, reason(err))} // it says what to do
 			moved, gone := w.skip(ctx, i)
 			if gone != nil {
 				return err

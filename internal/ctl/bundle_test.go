@@ -167,7 +167,7 @@ func TestBundleProgress(t *testing.T) {
 	at := ctltest.Now
 	var out, errOut bytes.Buffer
 	code := Run(context.Background(), r.Flags("bundle", "1,0,1"), command.Env{
-		Stdout: &out, Stderr: &errOut, ErrTerminal: true, Getenv: func(string) string { return "" }, Location: time.UTC,
+		Stdout: &out, Stderr: &errOut, ErrTerminal: true, Getenv: func(string) string { return "" }, Location: time.UTC, TryTimeout: tryTimeout,
 		Now: func() time.Time { at = at.Add(time.Second); return at },
 	})
 	if code != 0 {

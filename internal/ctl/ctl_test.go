@@ -30,6 +30,9 @@ type result struct {
 	stdout, stderr string
 }
 
+// tryTimeout is far longer than even a busy machine needs for a read.
+const tryTimeout = time.Minute
+
 // run runs one command line without a terminal, at the time now.
 func run(t *testing.T, env map[string]string, args ...string) result {
 	t.Helper()
@@ -46,7 +49,7 @@ func runAt(t *testing.T, at time.Time, env map[string]string, args ...string) re
 		Stdout: &out, Stderr: &errOut,
 		Getenv:   func(k string) string { return env[k] },
 		Now:      func() time.Time { return at },
-		Location: time.UTC,
+		Location: time.UTC, TryTimeout: tryTimeout,
 	})
 	return result{code, out.String(), errOut.String()}
 }

@@ -130,7 +130,7 @@ func TestDiagnoseProgress(t *testing.T) {
 	var out, errOut bytes.Buffer
 	code := Run(context.Background(), r.Flags("diagnose", "all"), command.Env{
 		Stdout: &out, Stderr: &errOut, ErrTerminal: true, Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" },
-		Location: time.UTC,
+		Location: time.UTC, TryTimeout: tryTimeout,
 	})
 	if want := "\r3 of 8 nodes have said everything\r                                 \r"; code != command.ExitFound ||
 		errOut.String() != want {

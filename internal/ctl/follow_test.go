@@ -61,7 +61,7 @@ func follow(t *testing.T, args ...string) (out *stream, stop func() int) {
 	code := make(chan int, 1)
 	go func() {
 		code <- Run(ctx, args, command.Env{Stdout: out, Stderr: io.Discard, Getenv: func(string) string { return "" },
-			Now: func() time.Time { return ctltest.Now }, Location: time.UTC})
+			Now: func() time.Time { return ctltest.Now }, Location: time.UTC, TryTimeout: tryTimeout})
 	}()
 	return out, func() int { cancel(); return <-code }
 }

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -116,6 +119,24 @@ func TestWatchedIncidentsKeepTheFormat(t *testing.T) {
 		if !strings.HasPrefix(got.stdout, want) {
 			t.Errorf("-o %s: %q: want it to begin with %q", format, got.stdout, want)
 		}
+	}
+}
+
+// TestWatchedIncidentsGoOnInReplacedStore: the supervisors' store is replaced by one with an older revision. The server of the test sends
+// one response, and ends.
+func TestWatchedIncidentsGoOnInReplacedStore(t *testing.T) {
+	m := troubled(t)
+	m.IncidentWatches = [][]*lofamov1.WatchIncidentsResponse{{{Revision: 500}}}
+	r := ctltest.StartRemote(t, m)
+	r.Server.RefuseIf(func(req proto.Message) error {
+		if w, ok := req.(*lofamov1.WatchIncidentsRequest); ok && w.GetAfterRevision() > 20 {
+			return status.Error(codes.OutOfRange, "the store is at 20")
+		}
+		return nil
+	})
+	got := run(t, nil, r.Flags("get", "incidents", "-w", "-o", "name")...)
+	if !strings.HasPrefix(got.stdout, "incident/k3f9-") || !strings.Contains(got.stderr, "the store is at 20: all incidents follow again\n") {
+		t.Errorf("%+v: want all incidents, and a warning", got)
 	}
 }
 

@@ -47,9 +47,9 @@ type Issued struct {
 	Issuer              string    // serial number of the issuer that signed it; empty: the authority did, or not known
 }
 
-// maxSeen limits the identities that a Registry remembers. Only certificates that the authority signed are remembered,
-// so strangers cannot fill it.
-const maxSeen = 16384
+// maxSeen limits the identities that a Registry remembers: the two halves of 65,000 nodes, in about 40 MB. Only certificates that the
+// authority signed are remembered, so strangers cannot fill it.
+const maxSeen = 1 << 17
 
 // CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority before now, with
 // all renewed from such a certificate, but none issued from the next second on: the authority dates certificates back.
@@ -65,6 +65,7 @@ type Registry struct {
 
 	mu      sync.Mutex
 	seen    map[Identity]Issued
+	full    time.Time // until then, a full registry remembers no other identity
 	changed chan struct{}
 }
 
@@ -148,7 +149,7 @@ func (r *Registry) note(id Identity, cert, issuer *x509.Certificate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old, known := r.seen[id]
-	if known && old.NotBefore.After(cert.NotBefore) || !known && len(r.seen) >= maxSeen {
+	if known && old.NotBefore.After(cert.NotBefore) || !known && len(r.seen) >= maxSeen && !r.forget(time.Now()) {
 		return
 	}
 	c := Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Descends: began(cert)}
@@ -160,11 +161,35 @@ func (r *Registry) note(id Identity, cert, issuer *x509.Certificate) {
 	r.seen[id] = c
 }
 
+// forget makes room: it drops the certificates that have ended, as those of nodes that have left. It returns false if there is none. A
+// registry that it could not help tries again after forgetPause.
+func (r *Registry) forget(now time.Time) bool {
+	if now.Before(r.full) {
+		return false
+	}
+	before := len(r.seen)
+	maps.DeleteFunc(r.seen, func(_ Identity, c Issued) bool { return !c.NotAfter.After(now) })
+	if len(r.seen) < before {
+		return true
+	}
+	r.full = now.Add(forgetPause)
+	return false
+}
+
+// forgetPause bounds how often a full registry looks for certificates that have ended.
+const forgetPause = time.Minute
+
 // Seen returns the newest presented certificate of each identity, sorted by identity.
 func (r *Registry) Seen() []Issued {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.SortedFunc(maps.Values(r.seen), func(a, b Issued) int { return cmp.Compare(a.Identity.String(), b.Identity.String()) })
+	all := slices.Collect(maps.Values(r.seen))
+	r.mu.Unlock() // every message of a node needs the lock: many certificates are sorted without it
+	names := make(map[Identity]string, len(all))
+	for _, c := range all {
+		names[c.Identity] = c.Identity.String()
+	}
+	slices.SortFunc(all, func(a, b Issued) int { return cmp.Compare(names[a.Identity], names[b.Identity]) })
+	return all
 }
 
 // Revoked reports whether a certificate is revoked.

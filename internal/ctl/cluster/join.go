@@ -2,16 +2,16 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -82,13 +82,19 @@ topology does not have yet needs --service. It is a spare until a supervisor hea
 // joinLook is the interval between looks at a joining node.
 const joinLook = 200 * time.Millisecond
 
+// unanswered reports whether no supervisor answered, as during a change of the leader: a later try may succeed.
+func unanswered(err error) bool {
+	none := (*client.NoAnswerError)(nil)
+	return errors.As(err, &none)
+}
+
 // awaitNormal waits until a node is NORMAL, and says how long that took.
 func awaitNormal(ctx context.Context, a *command.App, s command.Session, node string, wait time.Duration) error {
 	began := a.Env.Now()
 	for {
 		took := a.Env.Now().Sub(began)
 		n, err := s.GetNode(ctx, node)
-		if err != nil && (status.Code(err) != codes.Unavailable || took > wait) {
+		if err != nil && (!unanswered(err) || took > wait) {
 			return fmt.Errorf("join %s: it has its place; whether it is NORMAL is unknown: %w", node, command.Plain(err))
 		}
 		if n.GetState() == lofamov1.State_NORMAL {

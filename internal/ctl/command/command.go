@@ -31,6 +31,7 @@ type Env struct {
 	Width          int  // of the terminal in columns, 0 when unknown
 	Now            func() time.Time
 	Location       *time.Location
+	TryTimeout     time.Duration // of one read at one supervisor, as in client.Config; 0: the client's default
 }
 
 // System is the environment of a real process.

@@ -133,7 +133,7 @@ func (a *App) ConnectAs(role pki.Role) (Session, error) {
 	if err != nil {
 		return Session{}, Usage(fmt.Errorf("--ca, --cert, --key: %w", err))
 	}
-	cl, err := client.New(client.Config{Targets: SplitList(to.Server), TLS: tls})
+	cl, err := client.New(client.Config{Targets: SplitList(to.Server), TLS: tls, TryTimeout: a.Env.TryTimeout})
 	if err != nil {
 		return Session{}, Usage(fmt.Errorf("--server: %w", err))
 	}

@@ -226,7 +226,7 @@ func (f *eventFlags) print(a *command.App, resp *lofamov1.ListEventsResponse, fi
 // follow prints the events after a revision, until ctx ends.
 func (f *eventFlags) follow(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListEventsRequest, after uint64) error {
 	f.tail, f.from = 0, time.Time{}
-	opts := client.WatchOptions{After: after, Node: req.GetNode(), Labels: f.Labels, Fields: f.Fields, Progress: watchProgress(a),
+	opts := client.WatchOptions{After: after, Node: req.GetNode(), Labels: f.Labels, Fields: f.Fields, Progress: watchProgress(a, false),
 		Gap: func(after, until uint64) { a.Warnf("lofamoctl: %s\n", gapText(after, until)) }}
 	err := s.Watch(ctx, opts, func(r *lofamov1.WatchResponse) error {
 		if len(r.GetEvents()) == 0 {

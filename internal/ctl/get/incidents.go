@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -347,11 +348,11 @@ func printIncidentResponses(a *command.App, in *lofamov1.Incident) error {
 }
 
 // watchIncidents shows the incidents to keep, and then each of them when it changes: JSON as one object a line, YAML as one
-// document for each change, and a jsonpath for each change.
+// document for each change, and a jsonpath for each change. If the supervisors' store is replaced, it shows all again.
 func watchIncidents(a *command.App, ctx context.Context, s command.Session, req *lofamov1.WatchIncidentsRequest,
 	between command.Documents, keep func(*lofamov1.Incident) bool, show func([]*lofamov1.Incident) error,
 ) error {
-	err := s.WatchIncidents(ctx, req, func(r *lofamov1.WatchIncidentsResponse) error {
+	each := func(r *lofamov1.WatchIncidentsResponse) error {
 		changed := slices.DeleteFunc(r.GetIncidents(), func(in *lofamov1.Incident) bool { return !keep(in) })
 		if len(changed) == 0 {
 			return nil
@@ -365,7 +366,11 @@ func watchIncidents(a *command.App, ctx context.Context, s command.Session, req 
 			a.Printf("%s\n", b)
 		}
 		return err
-	})
+	}
+	err := s.WatchIncidents(ctx, req, each)
+	for ; errors.Is(err, client.ErrCompacted); err = s.WatchIncidents(ctx, req, each) {
+		a.Warnf("lofamoctl: %v: all incidents follow again\n", command.Plain(err))
+	}
 	if errors.Is(ctx.Err(), context.Canceled) {
 		err = nil // the person has seen enough
 	}

@@ -93,7 +93,7 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 		defer cancel()
 	}
 	left, served := f.count, false
-	progress := watchProgress(a)
+	progress := watchProgress(a, f.initial)
 	opts := client.WatchOptions{After: f.after, AfterIndex: f.index, AsSeen: f.asSeen, Node: node, Labels: f.Labels, Fields: f.Fields,
 		Initial: f.initial, Outage: f.outage, Progress: func(target string, err error) {
 			served = served || err == nil
@@ -132,14 +132,15 @@ func gapText(after, until uint64) string {
 }
 
 // watchProgress warns once when the watched supervisor fails and once when another takes over, not about each attempt
-// between them.
-func watchProgress(a *command.App) func(string, error) {
+// between them. With initial, the list follows again after lost changes; without, WatchOptions.Gap names them.
+func watchProgress(a *command.App, initial bool) func(string, error) {
 	broken := false
 	return func(target string, err error) {
 		switch {
 		case errors.Is(err, client.ErrCompacted):
-			broken = false
-			a.Warnf("lofamoctl: %v: the whole list follows again\n", err)
+			if broken = false; initial {
+				a.Warnf("lofamoctl: %v: the whole list follows again\n", err)
+			}
 		case err != nil && !broken:
 			broken = true
 			a.Warnf("lofamoctl: supervisor %s does not answer (%v): trying the others\n", target, command.Plain(err))

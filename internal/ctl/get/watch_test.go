@@ -1,6 +1,13 @@
 package get
 
-import "testing"
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+)
 
 func TestGapTextSaysWhatWasLost(t *testing.T) {
 	for _, tc := range []struct {
@@ -14,6 +21,17 @@ func TestGapTextSaysWhatWasLost(t *testing.T) {
 	} {
 		if got := gapText(tc.after, tc.until); got != tc.want {
 			t.Errorf("from %d to %d: %q, want %q", tc.after, tc.until, got, tc.want)
+		}
+	}
+}
+
+// TestOnlyWatchWithInitialListSaysThatItFollowsAgain: another watch that has lost changes goes on after them.
+func TestOnlyWatchWithInitialListSaysThatItFollowsAgain(t *testing.T) {
+	for _, initial := range []bool{true, false} {
+		var out bytes.Buffer
+		watchProgress(&command.App{Env: command.Env{Stderr: &out}}, initial)("127.0.0.1:7946", client.ErrCompacted)
+		if strings.Contains(out.String(), "the whole list follows again") != initial {
+			t.Errorf("with initial %t: %q", initial, out.String())
 		}
 	}
 }

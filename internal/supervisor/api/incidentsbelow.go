@@ -22,8 +22,9 @@ import (
 
 // Bounds of a parent's requests for its regions' incidents.
 const (
-	regionIncidentsTime  = time.Second // for one region
-	maxRegionIncidents   = 1000        // of one region
+	regionIncidentsTime  = time.Second            // for one region
+	regionIncidentsNext  = 250 * time.Millisecond // until the next supervisor of a region is asked as well
+	maxRegionIncidents   = 1000                   // of one region
 	regionIncidentsPage  = 500
 	regionIncidentsRetry = time.Second // pause before a region's watch begins again
 )
@@ -73,14 +74,12 @@ func (s *Server) listBelow(ctx context.Context, req *lofamov1.ListIncidentsReque
 	var wg sync.WaitGroup
 	for i, region := range regions {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, regionIncidentsTime)
-			defer cancel()
-			for _, c := range s.cfg.RegionClients(region) {
-				ask := &lofamov1.ListIncidentsRequest{States: req.GetStates(), Since: req.GetSince(), Node: node, Limit: regionIncidentsPage}
-				if answers[i] = listRegion(ctx, c, ask); answers[i] != nil {
-					return
-				}
-			}
+			// A region that does not answer is named as missing.
+			answers[i], _ = askRegion(ctx, s.cfg.RegionClients(region), func(ctx context.Context,
+				c lofamov1.FaultSupervisorClient) (*lofamov1.ListIncidentsResponse, error) {
+				return listRegion(ctx, c, &lofamov1.ListIncidentsRequest{States: req.GetStates(), Since: req.GetSince(), Node: node,
+					Limit: regionIncidentsPage})
+			})
 		})
 	}
 	wg.Wait()
@@ -101,20 +100,58 @@ func (s *Server) listBelow(ctx context.Context, req *lofamov1.ListIncidentsReque
 	return out, nil
 }
 
-// listRegion reads the pages of one supervisor; nil: it does not answer.
-func listRegion(ctx context.Context, c lofamov1.FaultSupervisorClient, req *lofamov1.ListIncidentsRequest) *lofamov1.ListIncidentsResponse {
+// askRegion returns the first answer of a region's supervisors; a verdict is an answer. It asks the next one after another error, or while
+// the earlier ones are silent: a supervisor that hangs must not use up the time of the others.
+func askRegion[T any](ctx context.Context, clients []lofamov1.FaultSupervisorClient,
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, regionIncidentsTime)
+	defer cancel()
+	type outcome struct {
+		answer T
+		err    error
+	}
+	var none T
+	outcomes, asked, failed := make(chan outcome, len(clients)), 0, 0
+	for failed < len(clients) {
+		var next <-chan time.Time
+		if asked < len(clients) {
+			c := clients[asked]
+			asked++
+			go func() { // ends with ctx
+				answer, err := ask(ctx, c)
+				outcomes <- outcome{answer, err}
+			}()
+			next = time.After(regionIncidentsNext)
+		}
+		select {
+		case o := <-outcomes:
+			if o.err == nil || slices.Contains(verdicts, status.Code(o.err)) {
+				return o.answer, o.err
+			}
+			failed++
+		case <-next:
+		case <-ctx.Done():
+			return none, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return none, status.Error(codes.Unavailable, "no supervisor answers")
+}
+
+// listRegion reads the pages of one supervisor.
+func listRegion(ctx context.Context, c lofamov1.FaultSupervisorClient,
+	req *lofamov1.ListIncidentsRequest) (*lofamov1.ListIncidentsResponse, error) {
 	out := &lofamov1.ListIncidentsResponse{}
 	for {
 		resp, err := c.ListIncidents(ctx, req)
 		if err != nil {
-			return nil
+			return nil, err
 		}
 		out.Incidents, out.Stale = append(out.Incidents, resp.GetIncidents()...), out.GetStale() || resp.GetStale()
 		if len(out.GetIncidents()) > maxRegionIncidents {
 			out.Incidents = out.GetIncidents()[:maxRegionIncidents]
 		}
 		if req.Continue = resp.GetContinue(); req.GetContinue() == "" || len(out.GetIncidents()) == maxRegionIncidents {
-			return out
+			return out, nil
 		}
 	}
 }
@@ -150,16 +187,15 @@ func (s *Server) getBelow(ctx context.Context, name string) (*lofamov1.Incident,
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, regionIncidentsTime)
-	defer cancel()
-	for _, c := range s.cfg.RegionClients(region) {
-		in, err := c.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: id})
-		switch {
-		case err == nil:
-			return ofRegion(region, in), nil
-		case slices.Contains(verdicts, status.Code(err)):
-			return nil, err
-		}
+	in, err := askRegion(ctx, s.cfg.RegionClients(region), func(ctx context.Context,
+		c lofamov1.FaultSupervisorClient) (*lofamov1.Incident, error) {
+		return c.GetIncident(ctx, &lofamov1.GetIncidentRequest{Id: id})
+	})
+	switch {
+	case err == nil:
+		return ofRegion(region, in), nil
+	case slices.Contains(verdicts, status.Code(err)):
+		return nil, err
 	}
 	return nil, status.Errorf(codes.Unavailable, "incident %s: no supervisor of region %s answers", id, region)
 }

@@ -45,6 +45,65 @@ func (r *regionWatch) Recv() (*lofamov1.WatchIncidentsResponse, error) {
 	return resp, nil
 }
 
+// regionReplica is a supervisor of a region that lists one incident, or that hangs.
+type regionReplica struct {
+	lofamov1.FaultSupervisorClient
+
+	hangs bool
+}
+
+// answer returns an error if the call has no time left.
+func (r *regionReplica) answer(ctx context.Context) error {
+	if r.hangs {
+		<-ctx.Done()
+	}
+	return status.FromContextError(ctx.Err()).Err()
+}
+
+func (r *regionReplica) ListIncidents(ctx context.Context, _ *lofamov1.ListIncidentsRequest,
+	_ ...grpc.CallOption) (*lofamov1.ListIncidentsResponse, error) {
+	if err := r.answer(ctx); err != nil {
+		return nil, err
+	}
+	return &lofamov1.ListIncidentsResponse{Incidents: []*lofamov1.Incident{{Id: "a"}}}, nil
+}
+
+func (r *regionReplica) GetIncident(ctx context.Context, req *lofamov1.GetIncidentRequest,
+	_ ...grpc.CallOption) (*lofamov1.Incident, error) {
+	if err := r.answer(ctx); err != nil {
+		return nil, err
+	}
+	if req.GetId() != "a" {
+		return nil, status.Error(codes.NotFound, "there is none")
+	}
+	return &lofamov1.Incident{Id: "a"}, nil
+}
+
+// TestHungSupervisorHidesNoRegion: a supervisor that hangs does not use up the time of the region's other supervisors.
+func TestHungSupervisorHidesNoRegion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients := []lofamov1.FaultSupervisorClient{&regionReplica{hangs: true}, &regionReplica{hangs: true}, &regionReplica{}}
+		s := &Server{cfg: Config{
+			RegionSupervisors: map[string][]string{"west": {"10.0.0.1:1"}},
+			RegionClients:     func(string) []lofamov1.FaultSupervisorClient { return clients },
+		}}
+		list, err := s.listBelow(t.Context(), &lofamov1.ListIncidentsRequest{}, nil)
+		if err != nil || len(list.GetMissingRegions()) > 0 || len(list.GetIncidents()) != 1 {
+			t.Errorf("%v, %v: want the incident of west", list, err)
+		}
+		if in, err := s.getBelow(t.Context(), "west/a"); err != nil || in.GetId() != "west/a" {
+			t.Errorf("%v, %v: want the incident of west", in, err)
+		}
+		if _, err := s.getBelow(t.Context(), "west/b"); status.Code(err) != codes.NotFound {
+			t.Errorf("%v: want NotFound", err)
+		}
+		clients = clients[:2]
+		if list, err := s.listBelow(t.Context(), &lofamov1.ListIncidentsRequest{}, nil); status.Code(err) != codes.Unavailable {
+			t.Errorf("%v, %v: want Unavailable", list, err)
+		}
+	})
+}
+
 // parentStream is the stream to a parent's client.
 type parentStream struct {
 	grpc.ServerStreamingServer[lofamov1.WatchIncidentsResponse]

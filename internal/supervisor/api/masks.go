@@ -294,7 +294,9 @@ func (s *Server) torus(ctx context.Context) (*chanmask.Torus, error) {
 
 // ListMasks implements the service Reconfigure. Without a leader a replica answers from its own copy.
 func (s *Server) ListMasks(ctx context.Context, req *lofamov1.ListMasksRequest) (*lofamov1.ListMasksResponse, error) {
-	resp, err := leadBy(ctx, s, func(ctx context.Context, _ string) (*lofamov1.ListMasksResponse, error) {
+	asked, cancel := context.WithTimeout(ctx, proxyTime) // a leader that hangs does not keep the caller waiting
+	defer cancel()
+	resp, err := leadBy(asked, s, func(ctx context.Context, _ string) (*lofamov1.ListMasksResponse, error) {
 		if _, err := s.cfg.Engine.Map(ctx); err != nil {
 			return nil, err
 		}
@@ -302,7 +304,7 @@ func (s *Server) ListMasks(ctx context.Context, req *lofamov1.ListMasksRequest) 
 	}, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
 		return lofamov1.NewReconfigureClient(conn).ListMasks(ctx, req)
 	})
-	if status.Code(err) == codes.Unavailable {
+	if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
 		return s.listMasks(), nil
 	}
 	return resp, err

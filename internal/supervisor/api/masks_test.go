@@ -3,12 +3,16 @@ package api
 import (
 	"context"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -77,6 +81,27 @@ func (o *together) mask(links ...string) {
 	defer o.mu.Unlock()
 	o.revision++
 	o.masks.Change(set, nil, store.MaskKey, o.revision)
+}
+
+// TestMasksAreListedWhileLeaderHangs: the replica lists the masks in its own copy instead. The web page's map needs them.
+func TestMasksAreListedWhileLeaderHangs(t *testing.T) {
+	hung, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hung.Close() }()
+	s, o := masking(t, "2x1x1", 0)
+	s.cfg.Engine, s.cfg.Directory = follower{}, led{conn: hung}
+	o.mask("0,0,0/X+")
+	ctx, cancel := context.WithTimeout(asOperator(t), 15*time.Second) // gRPC itself gives up connecting after 20 s
+	defer cancel()
+	if resp, err := s.ListMasks(ctx, &lofamov1.ListMasksRequest{}); err != nil || ctx.Err() != nil || len(resp.GetMasks()) != 1 {
+		t.Errorf("%v, %v: want the mask in the replica's copy", resp, err)
+	}
 }
 
 // TestMasksAtOnceDoNotCutTorus: of two masks at the same time that are harmless one by one and cut the torus together, only one is made.

@@ -110,7 +110,8 @@ func (c Campaigner) term(ctx context.Context, t *leaseLength, work func(context.
 		<-ended
 	}()
 	election := concurrency.NewElection(l.session, ElectionPrefix)
-	if err := election.Campaign(lctx, c.ID); err != nil {
+	// A member that is cut off from its quorum would hide that it is this replica's turn.
+	if err := election.Campaign(clientv3.WithRequireLeader(lctx), c.ID); err != nil {
 		return candidacy, fmt.Errorf("campaign of %s: %w", c.ID, cmp.Or(context.Cause(lctx), err))
 	}
 	if err := context.Cause(lctx); err != nil {
@@ -192,7 +193,8 @@ func (o *Observer) follow(ctx context.Context, c *clientv3.Client) {
 		candidates[string(kv.Key)] = candidate{string(kv.Value), kv.CreateRevision}
 	}
 	o.set(oldest(candidates))
-	for wr := range c.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(resp.Header.Revision+1)) {
+	watching := clientv3.WithRequireLeader(ctx) // unlike the read, which serves a replica without a quorum
+	for wr := range c.Watch(watching, prefix, clientv3.WithPrefix(), clientv3.WithRev(resp.Header.Revision+1)) {
 		if wr.Err() != nil {
 			return
 		}

@@ -2,10 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 )
@@ -47,20 +50,22 @@ type watching[T any] struct {
 
 // watch sends the updates of w in order, with bookmarks in between. The channel is closed after a failure, and when the
 // context ends. Each watch has its own gRPC stream, because etcd answers a request for bookmarks only if no watch of the
-// stream waits for a revision that the store does not have yet.
+// stream waits for a revision that the store does not have yet. A watch that ends because its member has no leader resumes, at another
+// member if there is one.
 func watch[T any](ctx context.Context, s *Etcd, w watching[T]) <-chan T {
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "lofamo-watch", strconv.FormatUint(s.streams.Add(1), 10)))
-	opts := append([]clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithProgressNotify()}, w.options...)
-	if w.fromNow {
-		opts = append(opts, clientv3.WithCreatedNotify())
-	} else {
-		opts = append(opts, clientv3.WithRev(int64(w.after)+1))
-	}
-	r := reading[T]{watching: w, in: s.c.Watch(ctx, w.key, opts...), out: make(chan T), last: w.after}
+	ctx = metadata.AppendToOutgoingContext(ctx, "lofamo-watch", strconv.FormatUint(s.streams.Add(1), 10))
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	r := reading[T]{watching: w, out: make(chan T), last: w.after}
+	r.in = r.open(ctx, s.c)
 	go func() {
 		defer close(r.out)
 		defer cancel()
-		err := r.run(ctx, func() { _ = s.c.RequestProgress(ctx) }, s.opts.Bookmarks) // after a failure the next request follows
+		err := led(ctx, func(resumed bool) error {
+			if resumed {
+				r.in = r.open(ctx, s.c)
+			}
+			return r.run(ctx, func() { _ = s.c.RequestProgress(ctx) }, s.opts.Bookmarks) // after a failure the next request follows
+		})
 		if err != nil && ctx.Err() == nil {
 			_ = r.send(ctx, w.failed(err), r.last) // fails only when the context ends
 		}
@@ -74,6 +79,43 @@ type reading[T any] struct {
 	in   clientv3.WatchChan
 	out  chan T
 	last uint64
+}
+
+// open starts the watch after the last revision that was sent, or from now on.
+func (r *reading[T]) open(ctx context.Context, c *clientv3.Client) clientv3.WatchChan {
+	opts := append([]clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithProgressNotify()}, r.options...)
+	if r.fromNow && r.last == 0 {
+		opts = append(opts, clientv3.WithCreatedNotify())
+	} else {
+		opts = append(opts, clientv3.WithRev(int64(r.last)+1))
+	}
+	return c.Watch(ctx, r.key, opts...)
+}
+
+// Bounds of the pause before a watch is resumed.
+const (
+	leastLedPause = 100 * time.Millisecond
+	mostLedPause  = 3 * time.Second
+)
+
+// led calls watch, whose context has clientv3.WithRequireLeader, until it ends with another error than that the member has no leader.
+// Without that, a watch at a member that is cut off from its quorum would stay open and silent. Pauses between the calls grow.
+func led(ctx context.Context, watch func(resumed bool) error) error {
+	for d, resumed := leastLedPause, false; ; resumed = true {
+		began := time.Now()
+		if err := watch(resumed); !errors.Is(err, rpctypes.ErrNoLeader) {
+			return err
+		}
+		if time.Since(began) > mostLedPause {
+			d = leastLedPause // it had a leader meanwhile
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(d/2 + rand.N(d/2+1)): //nolint:gosec // jitter
+		}
+		d = min(2*d, mostLedPause)
+	}
 }
 
 // firstBookmark is the time until a watch first asks etcd for a bookmark. Later pauses grow to Options.Bookmarks.

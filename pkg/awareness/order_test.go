@@ -55,6 +55,46 @@ var orders = []struct {
 			"n1-0-0/dnp 2 2\nn1-0-0/dnp 2 5 digest",
 		},
 	},
+	{
+		// The DNP half of n0-0-0 withdraws a statement about a contested link and makes it again.
+		name: "withdrawn and made again", dims: grid.Dims{X: 2, Y: 1, Z: 1},
+		moments: withdrawnAndMadeAgain,
+	},
+}
+
+var withdrawnAndMadeAgain = []string{
+	"n0-0-0/dnp 1 1, n0-0-0 link/X- SICK ERROR_RATIO 32ms\nn1-0-0/dnp 1 1, n1-0-0 link/X+ FAILED HANDSHAKE 25ms",
+	"n0-0-0/dnp 1 2 digest\nn0-0-0/dnp 1 3 digest, n0-0-0 link/X- SICK ERROR_RATIO 29ms",
+}
+
+// TestContestedLinkSettlesWithNextReport: the order of reports decides the state of a contested link only until the contradicting end's
+// next report.
+func TestContestedLinkSettlesWithNextReport(t *testing.T) {
+	var states []fault.State
+	for _, reversed := range []bool{false, true} {
+		w, err := newWorld(racks(grid.Dims{X: 2, Y: 1, Z: 1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, moment := range withdrawnAndMadeAgain {
+			lines := strings.Split(moment, "\n")
+			if reversed && i == 1 {
+				slices.Reverse(lines)
+			}
+			for _, line := range lines {
+				w.step(Evidence{parseDelivery(t, line)})
+			}
+			w.run(4 * time.Second)
+		}
+		states = append(states, w.state("n0-0-0", fault.Link(grid.XMinus)))
+		w.step(Evidence{parseDelivery(t, "n0-0-0/dnp 1 4 digest, n0-0-0 link/X- SICK ERROR_RATIO 4s")})
+		if s := w.state("n0-0-0", fault.Link(grid.XMinus)); s != fault.Sick {
+			t.Errorf("reversed %t: the link is %s after the next report, want SICK", reversed, s)
+		}
+	}
+	if want := []fault.State{fault.Failed, fault.Sick}; !slices.Equal(states, want) {
+		t.Errorf("before the next report the link is %s, want %s", states, want)
+	}
 }
 
 // TestOrderOfSimultaneousReportsDoesNotMatter plays every possible order of the reports of one moment.

@@ -334,7 +334,7 @@ func (o *options) configCommand() *cobra.Command {
 				return fmt.Errorf("%w: config check: FILE %s and --config %s: want only one", errUsage, args[0], o.config)
 			case len(args) == 1:
 				o.config = args[0]
-			case o.config == "" && !slices.ContainsFunc(o.environ, func(v string) bool { return strings.HasPrefix(v, agentEnv) }):
+			case o.config == "" && !slices.ContainsFunc(o.environ, isSetting):
 				return fmt.Errorf("%w: config check: FILE is missing", errUsage)
 			}
 			if joins, err := o.checkJoin(c.OutOrStdout()); joins || err != nil {
@@ -351,7 +351,7 @@ func (o *options) configCommand() *cobra.Command {
 				return err
 			}
 			if err := cfg.SharedAddresses(); err != nil {
-				return &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
+				return o.invalid(err)
 			}
 			p, err := cfg.Timing()
 			if err != nil {
@@ -434,9 +434,24 @@ func (o *options) load() (config.Agent, error) {
 		}
 	}
 	if err := cfg.Validate(); err != nil {
-		return config.Agent{}, &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
+		return config.Agent{}, o.invalid(err)
 	}
 	return cfg, nil
+}
+
+// invalid returns err as an error of the configuration, with the file's name. Without a file and settings in the environment, it names
+// these instead of every missing key.
+func (o *options) invalid(err error) error {
+	switch {
+	case o.config != "":
+		err = fmt.Errorf("configuration %s: %w", o.config, err)
+	case slices.ContainsFunc(o.environ, isSetting):
+		err = fmt.Errorf("configuration from the environment: %w", err)
+	default:
+		err = errors.New("--config: given nothing: want the configuration file, such as /etc/lofamo/agent.yaml, or settings in the " +
+			"environment (" + agentEnv + "…)")
+	}
+	return &half.ConfigError{Err: err}
 }
 
 // enrolled enrols the node if necessary, and then loads its configuration.
@@ -505,7 +520,7 @@ func (o *options) checkJoin(stdout io.Writer) (bool, error) {
 		return true, err
 	}
 	if err := cfg.ValidateJoin(); err != nil {
-		return true, &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
+		return true, o.invalid(err)
 	}
 	_, err = fmt.Fprintf(stdout, "%s: good: node %s will enrol at %s; it has not enrolled yet\n", cmp.Or(o.config, "environment"), cfg.Node,
 		strings.Join(cfg.Join.Supervisors, ", "))
@@ -515,7 +530,10 @@ func (o *options) checkJoin(stdout io.Writer) (bool, error) {
 // agentEnv begins the environment variables of the configuration.
 const agentEnv = "LOFAMO_AGENT_"
 
+// isSetting reports whether an environment variable sets a key of the configuration.
+func isSetting(variable string) bool { return strings.HasPrefix(variable, agentEnv) }
+
 // withoutConfig returns an environment without the variables of the configuration.
 func withoutConfig(environ []string) []string {
-	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return strings.HasPrefix(kv, agentEnv) })
+	return slices.DeleteFunc(slices.Clone(environ), isSetting)
 }

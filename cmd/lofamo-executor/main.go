@@ -28,7 +28,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 }
 
 func rootCommand() *cobra.Command {
-	root := program.Root("lofamo-executor", "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands",
+	root := program.Root("lofamo-executor", "Runs actions that may end work, for LO|FA|MO's supervisors: Slurm, power and commands",
 		"init, run, config check or version")
 	former := &cobra.Command{ // the name in earlier versions, which scripts and units may have
 		Use: "check-config FILE", Hidden: true, Args: program.Args(cobra.ExactArgs(1)),

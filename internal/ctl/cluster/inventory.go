@@ -23,7 +23,7 @@ import (
 // Command returns `lofamoctl cluster`, which works on the files of an inventory.
 func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cluster init|add-node|issue|rotate-keys|join|place",
+		Use:   "cluster init|add-node|issue|rotate-keys|join|place|secrets|own",
 		Short: "Make the files for the machines of a cluster: configurations, certificates, keys",
 		Long: `Makes the files for the machines of a cluster: configurations, certificates, keys. It contacts no machine: for each
 machine it makes a directory, the bundle. You carry the bundle there by your own means, and 'lofamoctl cluster join'
@@ -33,7 +33,7 @@ The operator's directory (--out) has the key of the cluster's authority (ca.key)
 no machine gets it. 'lofamoctl up' makes a cluster on this machine, for a trial.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			const want = "want init, add-node, issue, rotate-keys, join or place"
+			const want = "want init, add-node, issue, rotate-keys, join, place, secrets or own"
 			if len(args) == 0 {
 				return command.Usagef("cluster: %s", want)
 			}

@@ -23,29 +23,27 @@ type diagnoseFlags struct {
 	reason  string
 }
 
-const diagnoseHelp = `Makes the nodes test their links from both ends and names the faults: all links, those of a node,
-or one (X+ to Z-). It is an on-line test: everything goes on meanwhile.
+const diagnoseHelp = `Makes nodes test links from both ends, and names the faults. It tests all links, the links of a node, or one link
+(X+ to Z-). All traffic continues during the test.
 
-Each end sends probes of several sizes and bit patterns to the neighbour's DNP half, to its host
-half through that, and through it to the node behind. Counted are those that were lost, altered or
-late, and how long they took. A dead host half, a dead DNP half and a dead link (and which way of it)
-are told apart where the findings leave no other explanation; open questions are named.
-Nodes that did not answer are named.
+Each end sends probes of several sizes and bit patterns to the neighbour's DNP half, through that to its host half, and
+to the node behind it. The report counts lost, altered and late probes, and has their round-trip times. It names a dead
+host half, a dead DNP half, or a dead link with its direction if the findings leave no other explanation. Otherwise it
+names an open question. It also names nodes that did not answer.
 
-With --drain (of all) the whole torus goes through the fault management procedure first: all nodes
-hold new messages that can wait, until nothing is under way or --drain-timeout is over, then test their
-links, and go on. No message is lost: a stuck one stays at its place and is counted. Heartbeats,
-challenges and the verdicts of the fault map go on. Its states are printed as they are entered, then
-what became of each, then the diagnosis. Between two procedures is a pause, 30s unless the supervisors
-are configured otherwise; one that has begun goes on to its report when this command is interrupted.
+With all and --drain, the torus goes through the fault management procedure first. All nodes hold new messages that can
+wait, until no message is under way or --drain-timeout is over. Then they test their links, and continue. No message
+is lost: a stuck one stays at its place, and the report counts it. Heartbeats, challenges and verdicts continue. The
+command prints each state when the procedure enters it, then the result of each state, then the diagnosis. If you
+interrupt the command, the procedure continues. Between two procedures is a pause of 30s, unless the supervisors'
+configuration changes it.
 
-More --rounds find smaller losses, a second each. One diagnosis or procedure runs at a time. Roles
-operator and supervisor may make one; in a local cluster the operator's certificate is used. The last
-reports are kept: lofamoctl get diagnosis, lofamoctl get procedure.
+Each further round (--rounds) takes a second, and finds smaller losses. One diagnosis or procedure runs at a time. Roles
+operator and supervisor may start one; in a local cluster the command uses the operator's certificate. 'lofamoctl get
+diagnosis' and 'lofamoctl get procedure' print the last reports.
 
-Exit codes: 0 nothing is wrong, 1 there is no report, 2 a command line that cannot be understood, 3 the
-report has something wrong in it: a fault, an open question, a node that did not answer, a link that is
-not good, or with --drain a torus that was not empty, or untested links.`
+Exit codes: 0 nothing is wrong, 1 there is no report, 2 a usage error, 3 the report names a fault, an open question, a
+node that did not answer or a link that is not good, or with --drain a torus that was not empty or untested links.`
 
 // DiagnoseCommand returns `lofamoctl diagnose`.
 func DiagnoseCommand(a *command.App) *cobra.Command {

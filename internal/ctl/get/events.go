@@ -57,7 +57,7 @@ cause alone; --all prints them too. Formats for programs have every change.
 	fl.UintVar(&f.tail, "tail", 0, "print only this many of the newest matching changes, 1 to 10000 (default all)")
 	fl.BoolVar(&f.all, "all", false, "also first reports, and changes of the cause alone")
 	fl.Uint64Var(&f.after, "since-revision", 0, "all changes after this revision")
-	fl.Uint64Var(&f.after, "after-revision", 0, "the same")
+	fl.Uint64Var(&f.after, "after-revision", 0, "the same as --since-revision")
 	fl.UintVar(&f.limit, "limit", 0, "fetch at most this many, 1 to 10000 (default the newest 1000): the newest, with --since-revision the "+
 		"oldest (default all)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -37,6 +37,11 @@
 //	/lofamo/v1/responses/records/<key>  a record of pkg/response, JSON of storedResponse or storedBreaker
 //	/lofamo/v1/responses/audit/<20 digits>
 //	                                    lines of the audit (pkg/response), those of one transaction: by the number of the first
+//	/lofamo/v1/policies/head            guards the changes of any two policies against each other
+//	/lofamo/v1/policies/current/<name>  a policy in force
+//	/lofamo/v1/policies/former/<name>/<20 digits>  a former version of a policy, by its number
+//	/lofamo/v1/tokens/<id>              a token with which nodes enrol: JSON of JoinToken
+//	/lofamo/v1/regions/<region>/...     at a parent only: what a region has passed on (package federation)
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //
 // Every commit of a leader is a transaction guarded by two keys: its election key (it still leads) and the head

@@ -3,6 +3,7 @@
 //
 //	GET  /                        the page and its parts; they come from nowhere else
 //	POST /api/login               a web token (internal/pki) becomes a cookie
+//	POST /api/logout              ends the session of this browser
 //	GET  /api/session             who is logged in, what that one may do, and the other replicas, each with a handover
 //	GET  /api/map                 the whole map, one character a node and link end
 //	GET  /api/stream?after=R      every change after revision R, the incidents and the responses (server-sent events)

@@ -98,15 +98,16 @@ func (a *Accounts) Labels(ctx context.Context, node string) (map[string]string, 
 // IsNotFound reports whether the API server has answered that there is no such object.
 func IsNotFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// Nodes returns the names of all nodes.
+// Nodes returns the names of all nodes. It reads them page by page: the answer with all nodes of a large cluster has many megabytes.
 func (a *Accounts) Nodes(ctx context.Context) (map[string]bool, error) {
-	l := &corev1.NodeList{}
-	if err := a.c.read(ctx, a.c.all, a.c.api.Get().Resource("nodes"), l); err != nil {
-		return nil, fmt.Errorf("list the nodes of the API server: %w", err)
-	}
-	out := make(map[string]bool, len(l.Items))
-	for _, n := range l.Items {
-		out[n.Name] = true
+	out := make(map[string]bool)
+	_, err := a.c.listNodes(ctx, a.c.all, func(nodes []corev1.Node, _, _ bool) {
+		for i := range nodes {
+			out[strings.Clone(nodes[i].Name)] = true // not the rest of the page
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server: %w", err)
 	}
 	return out, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -68,6 +69,16 @@ func listsAndWatches(t *testing.T, watching http.HandlerFunc) *client {
 	}
 	t.Cleanup(c.http.CloseIdleConnections)
 	return c
+}
+
+// TestNodesOfAccountsAreReadInPages: no answer has all nodes of a large cluster.
+func TestNodesOfAccountsAreReadInPages(t *testing.T) {
+	t.Parallel()
+	c := listsAndWatches(t, func(http.ResponseWriter, *http.Request) { t.Error("a watch") })
+	got, err := (&Accounts{c: c}).Nodes(t.Context())
+	if want := (map[string]bool{"a": true, "b": true}); err != nil || !maps.Equal(got, want) {
+		t.Errorf("nodes %v, %v: want %v", got, err, want)
+	}
 }
 
 // following follows nodes until the test ends. The returned function ends it before, and returns the log.

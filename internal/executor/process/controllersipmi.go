@@ -74,14 +74,18 @@ func bracketed(host string) string {
 	return host
 }
 
-// readSEL returns the entries of the event log since the last look. Of more than 2·MaxLines it returns the oldest and the newest. At the
-// first look it returns the last entry.
+// readSEL returns the entries of the event log since the last look, as newEntries does.
 func (p *controllerPlace) readSEL(ctx context.Context, c *client.Client) []string {
-	const last = 0xffff
-	get := func(id uint16) (*storage.GetSELEntryResponse, error) {
+	return p.newEntries(func(id uint16) (*storage.GetSELEntryResponse, error) {
 		resp := &storage.GetSELEntryResponse{}
 		return resp, c.Exchange(ctx, &storage.GetSELEntryRequest{RecordID: id, ReadBytes: 0xff}, resp)
-	}
+	})
+}
+
+// newEntries returns the entries of the event log since the last look. Of more than 2·MaxLines it returns the oldest and the newest. At the
+// first look it returns the last entry. If the controller does not answer, the rest follows at the next look.
+func (p *controllerPlace) newEntries(get func(id uint16) (*storage.GetSELEntryResponse, error)) []string {
+	const last = 0xffff
 	next := uint16(last)
 	if p.last != 0 {
 		e, err := get(p.last)
@@ -90,6 +94,8 @@ func (p *controllerPlace) readSEL(ctx context.Context, c *client.Client) []strin
 			return nil
 		case err == nil:
 			next = e.NextRecordID
+		case !answered(err): // the record is probably still there, and so are those after it
+			return nil
 		}
 	} else if p.empty {
 		next = 0 // the first entry
@@ -129,6 +135,12 @@ func (p *controllerPlace) readSEL(ctx context.Context, c *client.Client) []strin
 func absent(err error) bool {
 	var e *types.ResponseError
 	return errors.As(err, &e) && e.CompletionCode() == types.CodeRequestedDataNotPresent
+}
+
+// answered reports whether an error is an answer of the controller.
+func answered(err error) bool {
+	var e *types.ResponseError
+	return errors.As(err, &e)
 }
 
 func selText(r *types.SEL) string {

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bougou/go-ipmi/pkg/command/storage"
 	"github.com/bougou/go-ipmi/pkg/types"
 
 	"github.com/lofamo/lofamo/internal/executor/controller"
@@ -186,6 +188,34 @@ func TestIPMILogSkipsToNewest(t *testing.T) {
 	}
 	if a := lookAt(t, p, true); len(a.Log) != 0 {
 		t.Errorf("nothing new: %q", a.Log)
+	}
+}
+
+// TestIPMILogLosesNothingWhenControllerIsSilent: a look that gets no answer to its first question returns nothing, and the next one goes on
+// from the last entry that was read.
+func TestIPMILogLosesNothingWhenControllerIsSilent(t *testing.T) {
+	t.Parallel()
+	entry := func(id, next uint16) *storage.GetSELEntryResponse {
+		data := []byte{0, 0, 2, 0, 0, 0, 0x65, 0x20, 0, 4, 8, 0x50, 0x6f, 3, 0xff, 0xff}
+		binary.LittleEndian.PutUint16(data, id)
+		return &storage.GetSELEntryResponse{NextRecordID: next, Data: data}
+	}
+	log := map[uint16]*storage.GetSELEntryResponse{1: entry(1, 2), 2: entry(2, 3), 3: entry(3, 0xffff), 0xffff: entry(3, 0xffff)}
+	lost := 0
+	get := func(id uint16) (*storage.GetSELEntryResponse, error) {
+		if lost > 0 {
+			lost--
+			return nil, context.DeadlineExceeded
+		}
+		return log[id], nil
+	}
+	p := &controllerPlace{last: 1}
+	lost = 1
+	if got := p.newEntries(get); len(got) != 0 || p.last != 1 {
+		t.Errorf("without an answer: %q, last record %d: want none, and 1 as before", got, p.last)
+	}
+	if got := p.newEntries(get); len(got) != 2 || p.last != 3 {
+		t.Errorf("with answers: %q, last record %d: want two entries, and 3", got, p.last)
 	}
 }
 

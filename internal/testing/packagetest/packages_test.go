@@ -101,6 +101,48 @@ func TestSystemdAcceptsUnits(t *testing.T) {
 	}
 }
 
+// TestUnitsPermitCallsOfAgent: the units' filter permits system calls without which the agent works worse, and says nothing. It starts
+// halves traced, makes them real-time, and takes over sockets of the torus links from halves that it adopts.
+func TestUnitsPermitCallsOfAgent(t *testing.T) {
+	need(t, analyzer)
+	for _, unit := range []string{"lofamo-agent", "lofamo-agent@"} {
+		b, err := os.ReadFile(filepath.Join(root, "deploy/systemd", unit+".service"))
+		_, filter, found := strings.Cut(string(b), "\nSystemCallFilter=")
+		filter, _, _ = strings.Cut(filter, "\n")
+		if err != nil || !found || strings.Contains(string(b), "\nSystemCallFilter=~") {
+			t.Fatalf("%s, %v: want one list of permitted calls", unit, err)
+		}
+		permitted := calls(t, strings.Fields(filter))
+		for _, call := range []string{"ptrace", "pidfd_getfd", "pidfd_open", "pidfd_send_signal", "sched_setattr", "prlimit64", "mlock"} {
+			if !permitted[call] {
+				t.Errorf("%s: the filter %q forbids %s", unit, filter, call)
+			}
+		}
+	}
+}
+
+// calls returns the system calls of a filter's words: calls and sets of calls.
+func calls(t *testing.T, words []string) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	for len(words) > 0 {
+		word := words[0]
+		words = words[1:]
+		if out[word] {
+			continue
+		}
+		out[word] = true
+		if strings.HasPrefix(word, "@") {
+			for line := range strings.Lines(output(t, analyzer, "--no-pager", "syscall-filter", word)) {
+				if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+					words = append(words, line)
+				}
+			}
+		}
+	}
+	return out
+}
+
 func bin(t *testing.T) string {
 	t.Helper()
 	return requirements.Set(t, "make build, and set it to bin", cluster.EnvBinDir)

@@ -109,7 +109,8 @@ func (refusesAll) Taken(*engine.Input)                              {}
 func TestLeaderNotesFollowersLosses(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		h := hears{lost: make(chan struct{}, 2)}
-		srv := &Server{Engine: h, Verifier: refusesAll{}, Metrics: metrics.New(prometheus.NewRegistry()), Own: func(context.Context) bool { return own }}
+		srv := &Server{Engine: h, Verifier: refusesAll{}, Metrics: metrics.New(prometheus.NewRegistry()),
+			Own: func(context.Context) bool { return own }}
 		s, err := lofamov1.NewReplicaClient(connected(t, srv)).Forward(t.Context())
 		if err != nil {
 			t.Fatal(err)

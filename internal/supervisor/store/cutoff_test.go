@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -130,8 +129,8 @@ func TestWatchesLeaveMemberThatIsCutOffFromItsQuorum(t *testing.T) {
 
 // cut drops all messages between two members.
 func cut(a, b *embed.Etcd) {
-	a.Server.CutPeer(types.ID(b.Server.MemberID()))
-	b.Server.CutPeer(types.ID(a.Server.MemberID()))
+	a.Server.CutPeer(b.Server.MemberID())
+	b.Server.CutPeer(a.Server.MemberID())
 }
 
 // awaitLeader waits until the observer names a leader.

@@ -133,6 +133,8 @@ setup-tests: ## what the tests want: Debian packages where root has apt, Helm, n
 	@for tool in $(TEST_TOOLS); do \
 	  $(MAKE) --no-print-directory $$tool || printf '\n*** %s cannot be built: the tests that want it are SKIPPED\n\n' $${tool##*/} >&2; done
 
+# Without the directory in compiled packages, tests in another clone use the same ones.
+test test-%: export GOFLAGS := $(GOFLAGS) -trimpath
 # Else every program with the race detector waits a second before it ends.
 test test-%: export GORACE := atexit_sleep_ms=50
 test test-%: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
@@ -148,11 +150,16 @@ test: export LOFAMO_SKIPPED := $(SKIPPED)
 test: setup-tests ## all tests, with the race detector and real processes
 	@$(MAKE) --no-print-directory build # npm is here only now
 	@mkdir -p $(TOOLS) && : >$(SKIPPED)
+	@$(MAKE) --no-print-directory test-compile
 	hack/beside "$(MAKE) --no-print-directory -j2 -O $(BESIDE)" -- $(MAKE) --no-print-directory test-others test-alone test-e2e
 	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
-.PHONY: test-pure test-others test-charts test-rest test-kubelet test-alone test-browser test-bench test-e2e test-tagged
+.PHONY: test-compile test-pure test-others test-charts test-rest test-kubelet test-alone test-browser test-bench test-e2e test-tagged
+test-compile: # what tests need: compilers beside tests with deadlines take their processor time, minutes on a new machine
+	@echo "compiling the tests: up to 10 minutes on a new machine"
+	@go list -race -test -export ./... >/dev/null
+	@cd bench && go list -test -export ./... >/dev/null
 test-pure:
 	go test -race -short -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)

@@ -169,10 +169,10 @@ func (r *Registry) forget(now time.Time) bool {
 	}
 	before := len(r.seen)
 	maps.DeleteFunc(r.seen, func(_ Identity, c Issued) bool { return !c.NotAfter.After(now) })
+	r.full = now.Add(forgetPause)
 	if len(r.seen) < before {
 		return true
 	}
-	r.full = now.Add(forgetPause)
 	return false
 }
 

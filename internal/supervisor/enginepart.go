@@ -1,9 +1,10 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
@@ -75,7 +76,8 @@ func (s *Supervisor) held() string {
 	if s.ingest.intake == nil {
 		return ""
 	}
-	return cmp.Or(s.ingest.intake.Holding(), s.engine.Discounting())
+	why := []string{s.engine.Discounting(), s.ingest.intake.Holding()}
+	return strings.Join(slices.DeleteFunc(why, func(w string) bool { return w == "" }), "; ")
 }
 
 // Behind implements engine.Challenger.

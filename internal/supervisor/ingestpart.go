@@ -76,7 +76,7 @@ func (p *ingestPart) full() {
 	}
 }
 
-// lost records that this replica may have lost messages of nodes: whoever leads does not count their silence.
+// lost records that this replica may have lost messages of nodes. The leader then ignores the silence of nodes.
 func (s *Supervisor) lost() {
 	s.engine.Lost()
 	s.engine.forward.Lost()

@@ -205,9 +205,16 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 	switch {
 	case f.keep:
 		return
-	case f.blank && p.restored:
-		// A change of leader alone makes nothing healthy and withdraws nothing.
-		if end := m.restoredUntil(); now.Before(end) {
+	case f.blank:
+		// A change of leader alone makes nothing healthy and withdraws nothing. Neither do lost messages.
+		var end time.Time
+		if f.name != ruleRevoked {
+			end = m.lossesEnd()
+		}
+		if p.restored {
+			end = fault.Later(end, m.restoredUntil())
+		}
+		if now.Before(end) {
 			n.wakeAt(end, now)
 			return
 		}

@@ -133,23 +133,23 @@ func (m *Machine) wakeWhenDue(n *node, due, now time.Time) {
 func (m *Machine) isBehind(now time.Time) bool { return m.caughtUp(now).After(now) }
 
 // Lost records that the shell may have lost messages of any nodes at that time, for instance because a queue was full.
-// The silence of a half proves nothing then: its statements and its last sign of life count for another window.
-// Otherwise a supervisor that falls behind would call all nodes UNKNOWN, and would fall further behind by committing
-// these changes.
+// The silence of a half proves nothing then: for a window, no component becomes UNKNOWN for lack of evidence. Otherwise a
+// supervisor that falls behind would call all nodes UNKNOWN, and would fall further behind by committing these changes.
+// Votes, and evidence that counts, are not affected.
 func (m *Machine) Lost(at time.Time) { m.lost = fault.Later(m.lost, at) }
 
-// respiteUntil returns until when halves that fall silent now still count as heard, because the machine slept or messages
-// were lost; the past: they do not.
-func (m *Machine) respiteUntil(now time.Time) time.Time {
-	until := m.lost.Add(m.window())
-	if m.doubt.Equal(now) {
-		until = fault.Later(until, now.Add(m.cfg.DigestPeriod))
+// lossesEnd returns when the absence of evidence counts again after messages were lost.
+func (m *Machine) lossesEnd() time.Time {
+	if m.lost.IsZero() {
+		return time.Time{}
 	}
-	return until
+	return m.lost.Add(m.window())
 }
 
-// respite extends the validity of reports and signs of life for halves that fell silent since the last step.
-func (m *Machine) respite(n *node, until time.Time) {
+// respite extends the validity of reports and signs of life by one period for halves that fell silent while the machine
+// slept.
+func (m *Machine) respite(n *node) {
+	until := m.doubt.Add(m.cfg.DigestPeriod)
 	for _, h := range halves {
 		v := n.voice(h)
 		if m.statementsExpire(n, h).After(m.awake) {

@@ -366,3 +366,56 @@ func TestLostMessagesAreNoSilence(t *testing.T) {
 		}
 	}
 }
+
+// TestNewLeaderThatLosesMessagesWithdrawsNothing: a leader that has heard no node since its start keeps the committed states while
+// messages are lost, and for a window after that.
+func TestNewLeaderThatLosesMessagesWithdrawsNothing(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+	m, err := New(w.cfg, w.now, w.m.Nodes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, end := w.now, w.now.Add(5*w.cfg.Window())
+	unknown := 0
+	for limit := end.Add(2 * w.cfg.Window()); now.Before(limit); now = now.Add(w.cfg.Window() / 10) {
+		if !now.After(end) {
+			m.Lost(now)
+		}
+		for _, c := range m.Step(now, Tick{}).Changes {
+			if now.Before(end.Add(w.cfg.Window())) {
+				t.Fatalf("%s after the last loss: %s %s is %s", now.Sub(end), c.Node, c.Component, c.To)
+			}
+			if c.Component == fault.ComponentNode && c.To == fault.Unknown {
+				unknown++
+			}
+		}
+	}
+	if unknown != 27 {
+		t.Errorf("two windows after the last loss %d nodes are UNKNOWN, want all 27", unknown)
+	}
+}
+
+// TestLossesDelayNoVerdict compares the time of a dead node's verdict with and without losses.
+func TestLossesDelayNoVerdict(t *testing.T) {
+	failed := func(lossy bool) (after time.Duration) {
+		w := accusedWorld(t, 0)
+		start := w.now
+		w.log = func(at time.Time, out Output) {
+			for _, c := range out.Changes {
+				if c.Node == "n1-1-1" && c.Component == fault.ComponentNode && c.To == fault.Failed {
+					after = at.Sub(start)
+				}
+			}
+		}
+		for range 200 {
+			if lossy {
+				w.m.Lost(w.now)
+			}
+			w.run(10 * time.Millisecond)
+		}
+		return after
+	}
+	if with, without := failed(true), failed(false); without == 0 || with != without {
+		t.Errorf("the dead node is FAILED after %s with losses, %s without", with, without)
+	}
+}

@@ -250,8 +250,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	}
 	for len(m.wakes) > 0 && !m.wakes[0].next.After(now) {
 		n := heap.Pop(&m.wakes).(*node)
-		if until := m.respiteUntil(now); until.After(now) {
-			m.respite(n, until)
+		if m.doubt.Equal(now) {
+			m.respite(n)
 		}
 		m.touch(n)
 	}

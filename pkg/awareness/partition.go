@@ -7,9 +7,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// missed reports whether all of a node's statements have expired, and this leader has listened long enough.
+// missed reports whether all of a node's statements have expired, and this leader has listened long enough without losing
+// messages.
 func (m *Machine) missed(n *node, now time.Time) bool {
-	return !m.current(n, fault.HalfHost, now) && !m.current(n, fault.HalfDNP, now) && !now.Before(m.listened())
+	return !m.current(n, fault.HalfHost, now) && !m.current(n, fault.HalfDNP, now) && !now.Before(m.listened()) &&
+		!now.Before(m.lossesEnd())
 }
 
 // cut reports whether the link is out of use according to the map: the link itself has FAILED at either end.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
@@ -12,10 +13,13 @@ import (
 // TestLossesAreNoSilence loses a digest in each way in which a leader may lose one. Meanwhile a silent node does not become
 // UNKNOWN; without a loss it does.
 func TestLossesAreNoSilence(t *testing.T) {
-	const period = 300 * time.Millisecond // longer than a leader lets the first reports of a node gather, for a window of four
-	digest := func(at time.Time) Input {
-		id := fault.ReportID{Origin: fault.Origin{Node: "n0-1-0", Half: fault.HalfHost}, Epoch: 1, Seq: fault.Seq(time.Since(began))}
-		return Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true}}}, Arrived: at}
+	const period = time.Second
+	seq := fault.Seq(0)
+	report := func(digest bool, waited time.Duration) Input {
+		seq++
+		id := fault.ReportID{Origin: fault.Origin{Node: "n0-1-0", Half: fault.HalfHost}, Epoch: 1, Seq: seq}
+		return Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: digest}}},
+			Arrived: time.Now().Add(-waited)}
 	}
 	for _, tc := range []struct {
 		name string
@@ -24,47 +28,48 @@ func TestLossesAreNoSilence(t *testing.T) {
 	}{
 		{"no loss", func(*harness) {}, fault.Unknown},
 		{"a follower's loss", func(h *harness) { h.Lost() }, fault.Normal},
-		{"digests that wait long", func(h *harness) { h.Submit(digest(time.Now().Add(-period))) }, fault.Normal},
+		{"digests that wait long", func(h *harness) { h.Submit(report(true, period)) }, fault.Normal},
+		{"other reports that wait long", func(h *harness) { h.Submit(report(false, period)) }, fault.Unknown},
 		{"digests that find no room", func(h *harness) {
-			for h.Submit(digest(time.Now())) {
+			for h.Submit(report(true, 0)) {
 				continue
 			}
 		}, fault.Normal},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			h := start(t, memstore.New(100), func(c *Config) { c.Awareness.DigestPeriod, c.Queue = period, 2 })
-			h.report(1, true, fault.ComponentMemory, fault.Normal)
-			state := func() fault.State {
-				for _, c := range h.node(t, "n1-0-0").Status.Components {
-					if c.Component == fault.ComponentMemory {
-						return c.State
-					}
+			synctest.Test(t, func(t *testing.T) {
+				h := start(t, memstore.New(100), func(c *Config) { c.Awareness.DigestPeriod, c.Queue = period, 2 })
+				window := h.cfg.Awareness.Window()
+				h.report(1, true, fault.ComponentMemory, fault.Normal)
+				time.Sleep(window / 2)
+				if got := h.memory(t); got != fault.Normal {
+					t.Fatalf("the memory of a node that has just reported is %s", got)
 				}
-				return fault.Unknown
-			}
-			for deadline := time.Now().Add(wait); state() != fault.Normal; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the node is not NORMAL")
+				for end := time.Now().Add(2 * window); time.Now().Before(end); time.Sleep(period / 5) {
+					tc.lose(h)
 				}
-			}
-			window := h.cfg.Awareness.Window()
-			for end := time.Now().Add(2 * window); time.Now().Before(end); time.Sleep(period / 5) {
-				tc.lose(h)
-			}
-			if got := state(); got != tc.want {
-				t.Errorf("after two windows of silence the node's memory is %s, want %s", got, tc.want)
-			}
-			if lost := tc.want == fault.Normal; (h.Discounting() != "") != lost {
-				t.Errorf("it says %q; lost: %t", h.Discounting(), lost)
-			}
-			for deadline := time.Now().Add(wait); state() != fault.Unknown; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("after the last loss the silent node stays NORMAL")
+				if got := h.memory(t); got != tc.want {
+					t.Errorf("after two windows of silence the node's memory is %s, want %s", got, tc.want)
 				}
-			}
+				if lost := tc.want == fault.Normal; (h.Discounting() != "") != lost {
+					t.Errorf("it says %q; lost: %t", h.Discounting(), lost)
+				}
+				time.Sleep(window + period)
+				if got := h.memory(t); got != fault.Unknown {
+					t.Errorf("a window after the last loss, the memory of the silent node is %s", got)
+				}
+			})
 		})
 	}
 }
 
-var began = time.Now()
+// memory returns the state of a node's memory.
+func (h *harness) memory(t *testing.T) fault.State {
+	t.Helper()
+	for _, c := range h.node(t, "n1-0-0").Status.Components {
+		if c.Component == fault.ComponentMemory {
+			return c.State
+		}
+	}
+	return fault.Unknown
+}

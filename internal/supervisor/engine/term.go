@@ -210,7 +210,7 @@ func (t *term) asOf(now time.Time) time.Time {
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
 	waited := now.Sub(in.Arrived)
-	if (in.Reports != nil || in.Restated != nil) && waited > t.e.cfg.Awareness.DigestPeriod/2 {
+	if (in.Restated != nil || in.Reports != nil && in.Reports.Digests()) && waited > t.e.cfg.Awareness.DigestPeriod/2 {
 		t.e.Lost() // newer digests wait behind it
 	}
 	if in.Answer != nil || in.Reports != nil && !in.Reports.Digests() {

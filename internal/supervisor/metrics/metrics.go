@@ -213,7 +213,7 @@ func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeH
 	m.Holds = counter("verdict_holds_total",
 		"Times that verdicts began to wait because this replica drops messages of known sources.").WithLabelValues()
 	m.Losses = counter("silence_discounts_total",
-		"Times that silent nodes began not to become UNKNOWN because supervisors may have lost their messages.").WithLabelValues()
+		"Times that this leader began to ignore the silence of nodes because supervisors may have lost their messages.").WithLabelValues()
 	m.AnswerTime = histogram("challenge_answer_seconds",
 		"Time from this replica's first copy of a challenge to the first verified answer.",
 		latencies).WithLabelValues().(prometheus.Histogram)

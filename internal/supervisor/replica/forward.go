@@ -43,7 +43,7 @@ type ForwarderConfig struct {
 	Challenger interface {
 		Challenge(c awareness.Challenge) bool
 	}
-	// Late is the wait of a digest in this replica from which the leader must not count the silence of nodes; 0: none.
+	// Late is the delay of a message in this replica that counts as a loss. 0: no delay counts.
 	Late    time.Duration
 	Metrics *metrics.Metrics
 	Logger  *slog.Logger
@@ -60,22 +60,25 @@ type Forwarder struct {
 	streams  uint64 // opened so far
 	restated [][]engine.Restated
 	verdicts *lofamov1.BorderVerdicts // nil: none waiting
-	lost     bool                     // messages of nodes may have been lost since the leader last heard of it
+	lost     time.Time                // when messages of nodes may last have been lost; zero: not since the last message that said so
 }
 
 // Lost records that messages of nodes may have been lost at this replica. The next message informs the leader.
 func (f *Forwarder) Lost() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lost = true
+	f.lost = time.Now()
 }
+
+// lostFor is how long a loss waits for a message that tells the leader. An older one no longer matters.
+const lostFor = 5 * time.Second
 
 // takeLost returns whether the next message must have lost set. The message's digests arrived at the given time.
 func (f *Forwarder) takeLost(arrived time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	lost := f.lost || f.cfg.Late > 0 && time.Since(arrived) > f.cfg.Late
-	f.lost = false
+	lost := time.Since(f.lost) < lostFor || f.cfg.Late > 0 && time.Since(arrived) > f.cfg.Late
+	f.lost = time.Time{}
 	return lost
 }
 
@@ -115,7 +118,7 @@ func (f *Forwarder) Restate(stream uint64, list []engine.Restated) {
 	}
 	if len(f.restated) == maxRestated {
 		f.cfg.Metrics.Dropped.WithLabelValues("forward-digests").Add(float64(len(f.restated[0])))
-		f.restated, f.lost = f.restated[1:], true
+		f.restated, f.lost = f.restated[1:], time.Now()
 	}
 	f.restated = append(f.restated, list)
 	f.wake()
@@ -133,8 +136,7 @@ func (f *Forwarder) opened() {
 func (f *Forwarder) closed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lost = f.lost || len(f.restated) > 0
-	f.stream, f.restated = 0, nil
+	f.stream, f.restated, f.lost = 0, nil, time.Now() // so are those that the stream had taken
 }
 
 // nextRestated returns a waiting batch, or nil.
@@ -160,7 +162,9 @@ func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, reports *servicenet.Re
 	f.mu.Lock()
 	ok, pushed := f.backlog.put(req, reports, arrived)
 	depth := f.backlog.len()
-	f.lost = f.lost || !ok || pushed > 0
+	if !ok || pushed > 0 {
+		f.lost = time.Now()
+	}
 	f.mu.Unlock()
 	f.cfg.Metrics.Depth.WithLabelValues("forward").Set(float64(depth))
 	if pushed > 0 {
@@ -354,6 +358,7 @@ func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lof
 		// From before this replica's own term, or a long time without any leader: its age would not be
 		// believed, and its sender has long since sent it again.
 		f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
+		f.Lost()
 		return nil
 	}
 	q.req.HeldNs, q.req.Lost = uint64(held), f.takeLost(q.arrived)

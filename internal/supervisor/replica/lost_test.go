@@ -41,10 +41,8 @@ func TestLeaderHearsOfLosses(t *testing.T) {
 				f.Restate(1, []engine.Restated{{Arrived: time.Now().Add(time.Hour)}})
 			}
 		}, true},
-		{"restated digests of a stream that ends", func(f *Forwarder) {
-			f.Restate(1, []engine.Restated{{Arrived: time.Now()}})
-			f.closed()
-		}, true},
+		{"the end of a stream, which may have taken digests", (*Forwarder).closed, true},
+		{"a loss long ago", func(f *Forwarder) { f.lost = time.Now().Add(-lostFor) }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			end := &leaderEnd{got: make(chan *lofamov1.ForwardRequest, 2*maxDigests)}

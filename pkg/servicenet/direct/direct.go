@@ -55,8 +55,8 @@ type Options struct {
 	// Gather is the time for which Run lets datagrams gather after it has read all. Run does so while more than gatherRate
 	// datagrams arrive per Gather, because a wake-up costs more than a read. 0: never.
 	Gather time.Duration
-	// OnFull is called from Run's goroutine when it finds the kernel's buffer at least half full: the kernel may have
-	// dropped datagrams. It must not block. May be nil.
+	// OnFull is called from Run's goroutine when it finds that the kernel has dropped datagrams and that at least half of its
+	// buffer is in use. It must not block. May be nil.
 	OnFull func()
 	// Strangers is the number of datagrams per second that the socket accepts from all sources together that Know has
 	// not named. The kernel drops the rest before they take buffer space from known sources (pkg/udpguard). 0: no

@@ -36,7 +36,7 @@ const (
 	memInfoDrops  = 8
 )
 
-// memInfo reads it; false: the kernel does not give it.
+// memInfo returns the socket's numbers; false: the kernel does not give them.
 func memInfo(fd uintptr) (info [memInfoLen]uint32, ok bool) {
 	size := uint32(unsafe.Sizeof(info))
 	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,

@@ -68,7 +68,8 @@ type reader struct {
 	crowded bool // datagrams come faster than gatherRate
 
 	reads   uint
-	full    bool // the kernel's buffer was found half full
+	full    bool   // the kernel's buffer has overflowed
+	drops   uint32 // the kernel's counter at the last look
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
 
@@ -173,7 +174,7 @@ func (r *reader) lookAt(fd uintptr) bool {
 		return true
 	}
 	if r.got {
-		r.full = r.full || r.halfFull(fd)
+		r.full = r.full || r.overflows(fd)
 	}
 	if r.s.opts.wantsErrors() {
 		r.takeErrors(fd)
@@ -185,13 +186,16 @@ func (r *reader) lookAt(fd uintptr) bool {
 	return true
 }
 
-// halfFull reports whether at least half of the kernel's buffer is in use, if the owner wants to know.
-func (r *reader) halfFull(fd uintptr) bool {
+// overflows reports whether the kernel has dropped datagrams since the last look and at least half of its buffer is in use, if
+// the owner wants to know. Drops alone may be those of strangers that the kernel refuses.
+func (r *reader) overflows(fd uintptr) bool {
 	if r.s.opts.OnFull == nil {
 		return false
 	}
 	info, ok := memInfo(fd)
-	return ok && info[memInfoWaits] >= info[memInfoBuffer]/2
+	dropped := info[memInfoDrops] != r.drops
+	r.drops = info[memInfoDrops]
+	return ok && dropped && info[memInfoWaits] >= info[memInfoBuffer]/2
 }
 
 // takeErrors empties the error queue, or reads errorBatch entries from the queue.

@@ -92,7 +92,7 @@ type Machine struct {
 	confirm  bool   // and in Confirm
 	clear    bool
 	diagnose bool // diagnostics are requested
-	asked    bool // by this node too
+	asked    bool // this node has requested them
 	masked   bool // MayMask was given, or must not be
 
 	emptyAt    time.Time // since when nothing is held, within the round; zero: something is
@@ -197,6 +197,9 @@ func (m *Machine) start(now time.Time, ev Start) {
 		return
 	case m.state != Normal && (!ordered || ev.Order.Compare(m.order) <= 0):
 		m.out.Refused = "a procedure is under way"
+		if ev.Diagnose && m.state == Decision {
+			m.out.Refused += ", and it is too late to request diagnostics"
+		}
 		m.request(ev.Diagnose)
 		return
 	case ordered:

@@ -133,7 +133,7 @@ setup-tests: ## what the tests want: Debian packages where root has apt, Helm, n
 	@for tool in $(TEST_TOOLS); do \
 	  $(MAKE) --no-print-directory $$tool || printf '\n*** %s cannot be built: the tests that want it are SKIPPED\n\n' $${tool##*/} >&2; done
 
-# Without the directory in compiled packages, tests in another clone use the same ones.
+# -trimpath keeps the source directory out of compiled packages, so another clone reuses them from the build cache.
 test test-%: export GOFLAGS := $(GOFLAGS) -trimpath
 # Else every program with the race detector waits a second before it ends.
 test test-%: export GORACE := atexit_sleep_ms=50
@@ -156,7 +156,7 @@ test: setup-tests ## all tests, with the race detector and real processes
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
 .PHONY: test-compile test-pure test-others test-charts test-rest test-kubelet test-alone test-browser test-bench test-e2e test-tagged
-test-compile: # what tests need: compilers beside tests with deadlines take their processor time, minutes on a new machine
+test-compile: # all tests in advance: on a new machine, compilers would take processor time from tests with deadlines for minutes
 	@echo "compiling the tests: up to 10 minutes on a new machine"
 	@go list -race -test -export ./... >/dev/null
 	@cd bench && go list -test -export ./... >/dev/null

@@ -170,10 +170,7 @@ func (r *Registry) forget(now time.Time) bool {
 	before := len(r.seen)
 	maps.DeleteFunc(r.seen, func(_ Identity, c Issued) bool { return !c.NotAfter.After(now) })
 	r.full = now.Add(forgetPause)
-	if len(r.seen) < before {
-		return true
-	}
-	return false
+	return len(r.seen) < before
 }
 
 // forgetPause bounds how often a full registry looks for certificates that have ended.

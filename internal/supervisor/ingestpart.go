@@ -69,7 +69,7 @@ func (p *ingestPart) refused(to netip.AddrPort, quote []byte) bool {
 	return p.sender != nil && p.sender.Refused(to, quote)
 }
 
-// full is called when the buffer of a report socket, which reads only once the intake exists, is half full.
+// full is called when a report socket's buffer has overflowed. No socket reads before the intake exists.
 func (p *ingestPart) full() {
 	if p.intake != nil {
 		p.intake.Full()

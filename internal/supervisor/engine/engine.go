@@ -233,7 +233,7 @@ func (e *Engine) lostAt() (time.Time, bool) {
 func (e *Engine) Discounting() string {
 	at, ok := e.lostAt()
 	if ago := time.Since(at); ok && ago < e.cfg.Awareness.Window() {
-		return fmt.Sprintf("supervisors may have lost messages of nodes (the last %s ago): silent nodes do not become UNKNOWN meanwhile",
+		return fmt.Sprintf("supervisors may have lost messages of nodes, most recently %s ago; silent nodes do not become UNKNOWN until the losses stop",
 			ago.Round(100*time.Millisecond))
 	}
 	return ""

@@ -62,8 +62,8 @@ func (in *Intake) drop(queue string, known bool) {
 	}
 }
 
-// Full records that messages of any known sources may have been lost here, because the queue or a socket's buffer is full. A
-// source that exceeds its own budget is no reason: it could keep silent nodes from becoming UNKNOWN.
+// Full records that messages of any known sources may have been lost here, because the queue or a socket's buffer is full. Drops
+// of a source that exceeds its own budget do not count, because it could then keep silent nodes from becoming UNKNOWN.
 func (in *Intake) Full() {
 	if in.cfg.Lost != nil {
 		in.cfg.Lost()

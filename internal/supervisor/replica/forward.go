@@ -70,7 +70,7 @@ func (f *Forwarder) Lost() {
 	f.lost = time.Now()
 }
 
-// lostFor is how long a loss waits for a message that tells the leader. An older one no longer matters.
+// lostFor limits the age of a loss that is still reported to the leader.
 const lostFor = 5 * time.Second
 
 // takeLost returns whether the next message must have lost set. The message's digests arrived at the given time.
@@ -136,7 +136,7 @@ func (f *Forwarder) opened() {
 func (f *Forwarder) closed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.stream, f.restated, f.lost = 0, nil, time.Now() // so are those that the stream had taken
+	f.stream, f.restated, f.lost = 0, nil, time.Now() // digests written to the stream may be lost
 }
 
 // nextRestated returns a waiting batch, or nil.

@@ -76,7 +76,7 @@ func TestLeaderHearsOfLosses(t *testing.T) {
 				}
 			}
 			if want := map[bool]int{true: 1}[tc.want]; lost != want {
-				t.Errorf("%d messages told of a loss, want %d", lost, want)
+				t.Errorf("%d messages reported a loss, want %d", lost, want)
 			}
 		})
 	}

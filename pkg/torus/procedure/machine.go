@@ -220,8 +220,9 @@ func (m *Machine) start(now time.Time, ev Start) {
 	m.becomeErrorDetectPropagate(now)
 }
 
-// request adds this node's request for diagnostics to the procedure under way, until this node is in Decision. Later
-// others may be back in Normal before they hear of it, and this node would change its mask while they accept messages.
+// request adds this node's request for diagnostics to the procedure under way, until this node is in Decision. After
+// that, other nodes may return to Normal before they receive the request. This node would then change its mask while
+// they accept messages.
 func (m *Machine) request(diagnose bool) {
 	if !diagnose || m.state == Decision {
 		return

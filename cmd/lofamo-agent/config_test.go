@@ -2,7 +2,8 @@ package main
 
 import "testing"
 
-// TestMissingConfigurationIsNamed: without --config and settings in the environment, one line names what is missing, not every key.
+// TestMissingConfigurationIsNamed runs a command without --config and without settings in the environment. One line asks for either, and
+// no key is listed.
 func TestMissingConfigurationIsNamed(t *testing.T) {
 	for _, command := range []string{"status", "faults", "acts", "restart"} {
 		refusal(t, 2, []string{"--config: given nothing: want the configuration file", "/etc/lofamo/agent.yaml", agentEnv}, command)

@@ -138,13 +138,8 @@ func (m *Machine) isBehind(now time.Time) bool { return m.caughtUp(now).After(no
 // Votes, and evidence that counts, are not affected.
 func (m *Machine) Lost(at time.Time) { m.lost = fault.Later(m.lost, at) }
 
-// lossesEnd returns when the absence of evidence counts again after messages were lost.
-func (m *Machine) lossesEnd() time.Time {
-	if m.lost.IsZero() {
-		return time.Time{}
-	}
-	return m.lost.Add(m.window())
-}
+// lossesEnd returns when the absence of evidence counts again after the last loss, or the past.
+func (m *Machine) lossesEnd() time.Time { return m.lost.Add(m.window()) }
 
 // respite extends the validity of reports and signs of life by one period for halves that fell silent while the machine
 // slept.

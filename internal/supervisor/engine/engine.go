@@ -123,9 +123,8 @@ type Engine struct {
 	answers chan Input // to challenges, and refusals; neither a flood of reports nor a blocked store delays them
 	// commitBegan is the start of the commit in flight, by the monotonic clock; nil: none.
 	commitBegan atomic.Pointer[time.Time]
-	// lost is when messages of nodes may last have been lost at a supervisor, in ns since born, at least 1; 0: never.
-	lost atomic.Int64
-	born time.Time
+	// lost is when messages of nodes may last have been lost at a supervisor, by the monotonic clock; nil: never.
+	lost atomic.Pointer[time.Time]
 	// changing has room for one: operators' changes run one after the other.
 	changing chan struct{}
 	term     atomic.Pointer[term]
@@ -140,7 +139,7 @@ func New(cfg Config, st Store) *Engine {
 	cfg.Backlog = cmp.Or(cfg.Backlog, 8192)
 	cfg.BatchOps = cmp.Or(cfg.BatchOps, 2000)
 	return &Engine{
-		born: time.Now(), cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
+		cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
 		answers: make(chan Input, answerQueue), changing: make(chan struct{}, 1), led: make(chan struct{}),
 	}
 }
@@ -217,26 +216,20 @@ func (e *Engine) Submit(in Input) bool {
 
 // Lost records that messages of nodes may have just been lost at a supervisor: see awareness.Machine.Lost.
 func (e *Engine) Lost() {
-	now := int64(time.Since(e.born)) + 1
-	if was := e.lost.Swap(now); was == 0 || now-was >= int64(e.cfg.Awareness.Window()) {
+	now := time.Now()
+	if was := e.lost.Swap(&now); was == nil || now.Sub(*was) >= e.cfg.Awareness.Window() {
 		e.cfg.Metrics.Losses.Inc()
 	}
 }
 
-// lostAt returns when messages of nodes may last have been lost; false: never.
-func (e *Engine) lostAt() (time.Time, bool) {
-	at := e.lost.Load()
-	return e.born.Add(time.Duration(at)), at != 0
-}
-
 // Discounting returns why the silence of nodes does not count now; "" if it does.
 func (e *Engine) Discounting() string {
-	at, ok := e.lostAt()
-	if ago := time.Since(at); ok && ago < e.cfg.Awareness.Window() {
-		return fmt.Sprintf("supervisors may have lost messages of nodes, most recently %s ago; silent nodes do not become UNKNOWN until the losses stop",
-			ago.Round(100*time.Millisecond))
+	at := e.lost.Load()
+	if at == nil || time.Since(*at) >= e.cfg.Awareness.Window() {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("supervisors may have lost messages of nodes, most recently %s ago; silent nodes do not become UNKNOWN until the "+
+		"losses stop", time.Since(*at).Round(100*time.Millisecond))
 }
 
 // Seen subscribes to changes before their commit. The channel is closed when the term ends or when the subscriber

@@ -135,7 +135,7 @@ func (t *term) run(ctx context.Context) error {
 			// Handle inputs that came before the verdict first.
 			t.drain()
 			now := time.Now()
-			t.noteDelays(now, 0)
+			t.machine.Behind(now, t.e.cfg.Challenger.Behind())
 			t.step(now, awareness.Tick{})
 			if due := t.incidents.Wake(); !due.IsZero() && !now.Before(due) {
 				t.foldIncidents(t.open, now)
@@ -185,18 +185,6 @@ func (t *term) drainOne(queue <-chan Input, goOn func() bool) {
 	}
 }
 
-// noteDelays tells the machine how long an input has waited here, and when messages were last lost.
-func (t *term) noteDelays(now time.Time, waited time.Duration) {
-	t.machine.Behind(now, waited+t.e.cfg.Challenger.Behind())
-	t.noteLosses()
-}
-
-func (t *term) noteLosses() {
-	if at, ok := t.e.lostAt(); ok {
-		t.machine.Lost(at)
-	}
-}
-
 // asOf returns the time at which to handle an input. If a wake-up is due, it is just before the wake-up: only a Tick,
 // which follows all queued inputs, causes verdicts, never a report that happens to be queued before the answer. The
 // machine itself judges longer delays: it doubts itself.
@@ -215,9 +203,8 @@ func (t *term) take(now time.Time, in Input) {
 	}
 	if in.Answer != nil || in.Reports != nil && !in.Reports.Digests() {
 		// A long delay at a follower, perhaps because it was paused, says little about the others.
-		t.noteDelays(now, waited+min(in.Held, t.e.cfg.Awareness.ChallengeSingle))
-	} else {
-		t.noteLosses()
+		held := min(in.Held, t.e.cfg.Awareness.ChallengeSingle)
+		t.machine.Behind(now, waited+held+t.e.cfg.Challenger.Behind())
 	}
 	now = t.asOf(now)
 	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in) + len(t.e.digests)))
@@ -317,6 +304,9 @@ func (t *term) step(now time.Time, ev awareness.Event) bool {
 
 // stepped also reports whether the machine did not recognise the event.
 func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool) {
+	if at := t.e.lost.Load(); at != nil {
+		t.machine.Lost(*at)
+	}
 	out := t.machine.Step(now, ev)
 	t.wake = out.Wake
 	for _, c := range out.Challenges {

@@ -41,7 +41,7 @@
 //	/lofamo/v1/policies/current/<name>  a policy in force
 //	/lofamo/v1/policies/former/<name>/<20 digits>  a former version of a policy, by its number
 //	/lofamo/v1/tokens/<id>              a token with which nodes enrol: JSON of JoinToken
-//	/lofamo/v1/regions/<region>/...     at a parent only: what a region has passed on (package federation)
+//	/lofamo/v1/regions/<region>/...     at a parent only: documents of a region (package federation)
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //
 // Every commit of a leader is a transaction guarded by two keys: its election key (it still leads) and the head

@@ -173,9 +173,7 @@ func (r *reader) lookAt(fd uintptr) bool {
 	if r.got && r.reads%checkEvery != 0 {
 		return true
 	}
-	if r.got {
-		r.full = r.full || r.overflows(fd)
-	}
+	r.full = r.got && r.overflows(fd)
 	if r.s.opts.wantsErrors() {
 		r.takeErrors(fd)
 	}

@@ -50,7 +50,8 @@
 // A node may request diagnostics only before it enters Decision. It then broadcasts the request. Even the most delayed
 // node, one Network Delay behind the most advanced node, then reaches that node while it is still in Decision
 // (§4.5.4). A node refuses its own later requests, but follows a late request of another node. A node that sends late can
-// therefore split the nodes, as two starters do. A node that changes to another procedure repeats its own request there, and no other node's.
+// therefore split the nodes, as two starters do. A node that changes to another procedure repeats only its own request
+// there.
 //
 // Messages are not dropped: in DropPackets they stay where they are held, and are counted as stuck. The mask may
 // change only in Diagnostics, when the network is clear, and before any node goes on: nodes are apart by one Network

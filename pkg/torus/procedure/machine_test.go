@@ -241,8 +241,8 @@ func TestRenamedOrderProlongsNothing(t *testing.T) {
 	}
 }
 
-// A node in Decision requests nothing: the others may be back in Normal before they hear of it, while its masks change.
-// A request just before it reaches them all.
+// TestRequestInDecisionIsRefused has a node request diagnostics at the end of Decision, when the others are about to
+// return to Normal. No node tests its links.
 func TestRequestInDecisionIsRefused(t *testing.T) {
 	for _, starter := range []int{0, 3} {
 		w := newTorus(t, "4x1x1", 11)

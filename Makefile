@@ -102,7 +102,7 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
-E2E_PARALLEL := 8
+E2E_PARALLEL := 4
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
@@ -111,7 +111,8 @@ PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/ser
 # SINGLE are packages of one goroutine, tests included, as internal/archtest checks: the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./internal/archtest ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
-# SLOW lists slow packages among all other packages. test-rest starts them first, so that none of them still runs alone at the end.
+# SLOW lists the slowest of the other packages. Each runs an API server or clusters of supervisors, and has tests with deadlines. So test-rest
+# runs them two at a time, before all others.
 SLOW := ./internal/executor/kubernetes ./internal/supervisor ./cmd/lofamo-supervisor ./internal/ctl
 
 # CHARTS is the slowest of the other packages. It mostly waits: nine pods on real kubelets start, end and start again, one after the other, at
@@ -169,8 +170,9 @@ test-others: # all but ALONE and PURE
 test-charts:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) $(CHARTS)
 test-rest:
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(SLOW)
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 4 -timeout $(TEST_TIMEOUT) \
-	  $(SLOW) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS) $(SLOW)))
+	  $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS) $(SLOW)))
 test-kubelet: # the part of CHARTS that runs and upgrades the chart on kubelets
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubelets' $(CHARTS)
 test-alone:

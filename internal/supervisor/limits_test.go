@@ -35,16 +35,16 @@ func TestLongRequestsOnlyForCallsThatNeedThem(t *testing.T) {
 	}
 	wantCode(t, "policies of 1 MiB", check(1<<20), codes.OK, "")
 	wantCode(t, "policies of 2 MiB", check(2<<20), codes.ResourceExhausted, "request: given")
-	apply := func(nodes int) error {
+	apply := func(nodes, label int) error {
 		topo := &lofamov1.Topology{Dims: "2x2x1"}
 		for i := range nodes {
 			topo.Nodes = append(topo.Nodes, &lofamov1.TopologyNode{Id: fmt.Sprintf("node-%d", i),
-				Labels: map[string]string{"rack": strings.Repeat("r", 60)}})
+				Labels: map[string]string{"rack": strings.Repeat("r", label)}})
 		}
 		_, err := lofamov1.NewFaultSupervisorClient(operator).ApplyTopology(t.Context(),
 			&lofamov1.ApplyTopologyRequest{Topology: topo, DryRun: true})
 		return err
 	}
-	wantCode(t, "a topology of 10 MiB", apply(100_000), codes.InvalidArgument, "topology")
-	wantCode(t, "a topology of 40 MiB", apply(400_000), codes.ResourceExhausted, "request: given")
+	wantCode(t, "a topology of 10 MiB", apply(100_000, 60), codes.InvalidArgument, "topology")
+	wantCode(t, "a topology of 40 MiB", apply(400, 100_000), codes.ResourceExhausted, "request: given")
 }

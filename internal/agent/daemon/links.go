@@ -101,6 +101,9 @@ func (l *links) adopt(p *process) {
 			}
 			own, err := unix.PidfdGetfd(p.fd, fd, 0) // close-on-exec
 			if err != nil {
+				// For example with kernel.yama.ptrace_scope 1, because this daemon has not started the half.
+				l.log.Warn("cannot take over the socket of a link from the running half: if the half ends, packets of the neighbour may be lost",
+					"link", dir.String(), "err", err)
 				return
 			}
 			if !half.BoundTo(own, local) {

@@ -36,8 +36,8 @@ func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) err
 	return &NoAnswerError{tried}
 }
 
-// following is atOne for a long stream: do sets got when a response has come. It fails only if all supervisors fail one after the other,
-// none of which has sent a response or kept the stream for TryTimeout.
+// following is atOne for a long stream. After each failure it goes to the next supervisor. It fails if all supervisors have failed in turn,
+// each within TryTimeout and without a response; do sets got at the first response.
 func (c *Client) following(ctx context.Context, do func(conn *grpc.ClientConn, got *bool) error) error {
 	var tried []Try
 	for i := c.start(); ; i = (i + 1) % len(c.cfg.Targets) {

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
-// TestErrorsOfStreamsCanBeTold: a caller that tries again later needs the supervisor's code, and its own error if it ended the call.
-func TestErrorsOfStreamsCanBeTold(t *testing.T) {
+// TestStreamErrorsKeepCodeAndCause: a caller that tries again later needs the supervisor's code, and its own error if it ended the call.
+func TestStreamErrorsKeepCodeAndCause(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
 	s := clienttest.Serve(t, dir, clienttest.NewMap())

@@ -161,8 +161,8 @@ func (r *Registry) note(id Identity, cert, issuer *x509.Certificate) {
 	r.seen[id] = c
 }
 
-// forget makes room: it drops the certificates that have ended, as those of nodes that have left. It returns false if there is none. A
-// registry that it could not help tries again after forgetPause.
+// forget drops expired certificates, for example of nodes that have left. It returns false if it has dropped none, and then looks again
+// only after forgetPause.
 func (r *Registry) forget(now time.Time) bool {
 	if now.Before(r.full) {
 		return false

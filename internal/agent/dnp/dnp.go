@@ -56,7 +56,7 @@ type dnpHalf struct {
 	links   [grid.NumDirections]*udplink.Link
 	linkTLS *tls.Config         // of all links: one that appears while the half runs is opened without the disk
 	runLink func(*udplink.Link) // runs a link that appears while the half runs
-	// unopened are the errors with which links could not be opened, or could not go over to a new peer.
+	// unopened has the error of each link that could not be opened or connected with its new peer.
 	unopened [grid.NumDirections]error
 	sources  []sensor.Source
 

@@ -100,8 +100,9 @@ func (s *Server) listBelow(ctx context.Context, req *lofamov1.ListIncidentsReque
 	return out, nil
 }
 
-// askRegion returns the first answer of a region's supervisors; a verdict is an answer. It asks the next one after another error, or while
-// the earlier ones are silent: a supervisor that hangs must not use up the time of the others.
+// askRegion returns the first answer of a region's supervisors. An error with which a supervisor refuses the request is an answer, too.
+// askRegion asks the next supervisor after any other error. It also does so while earlier ones are silent, because a supervisor that hangs
+// must not use up the time of the others.
 func askRegion[T any](ctx context.Context, clients []lofamov1.FaultSupervisorClient,
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, regionIncidentsTime)

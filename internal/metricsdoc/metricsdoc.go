@@ -67,7 +67,7 @@ func Supervisor() ([]Metric, error) {
 	respond.NewMetrics(&r)
 	r.MustRegister(metrics.Collectors(metrics.Replica{
 		Map:    func() (view.Map, bool) { return view.Map{}, false },
-		Leader: func() string { return "" }, QuorumAge: func() float64 { return -1 },
+		Leader: func() string { return "" }, QuorumAge: func() float64 { return -1 }, Discounting: func() bool { return false },
 		Begins: func() time.Time { return time.Time{} }, Expires: func() time.Time { return time.Time{} },
 		Replicas: func() map[string]bool { return nil }, Oversized: func() uint64 { return 0 }, Dropped: func() uint64 { return 0 },
 	})...)

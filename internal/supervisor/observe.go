@@ -51,11 +51,12 @@ func (s *Supervisor) observe() {
 			}
 			return -1
 		},
-		Begins:    s.signer.Begins,
-		Expires:   s.expires,
-		Replicas:  s.replicasUp,
-		Oversized: func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Oversized }) },
-		Dropped:   func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Dropped }) },
+		Discounting: func() bool { return s.engine.Leading() && s.engine.Discounting() != "" },
+		Begins:      s.signer.Begins,
+		Expires:     s.expires,
+		Replicas:    s.replicasUp,
+		Oversized:   func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Oversized }) },
+		Dropped:     func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Dropped }) },
 	})...)
 }
 

@@ -217,9 +217,7 @@ func (e *Engine) Submit(in Input) bool {
 // Lost records that messages of nodes may have just been lost at a supervisor: see awareness.Machine.Lost.
 func (e *Engine) Lost() {
 	now := time.Now()
-	if was := e.lost.Swap(&now); was == nil || now.Sub(*was) >= e.cfg.Awareness.Window() {
-		e.cfg.Metrics.Losses.Inc()
-	}
+	e.lost.Store(&now)
 }
 
 // Discounting returns why the silence of nodes does not count now; "" if it does.

@@ -19,7 +19,6 @@ type Metrics struct {
 	Digests    prometheus.Counter
 	Answers    prometheus.Counter
 	Holds      prometheus.Counter
-	Losses     prometheus.Counter
 	AnswerTime prometheus.Histogram   // from a challenge to its first answer
 	Verdicts   *prometheus.CounterVec // verdict of the leader's inbox
 	Refused    *prometheus.CounterVec // class of refusal
@@ -212,8 +211,6 @@ func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeH
 			"by rail; without digests and duplicates.", latencies, "path")
 	m.Holds = counter("verdict_holds_total",
 		"Times that verdicts began to wait because this replica drops messages of known sources.").WithLabelValues()
-	m.Losses = counter("silence_discounts_total",
-		"Times that this leader began to ignore the silence of nodes because supervisors may have lost their messages.").WithLabelValues()
 	m.AnswerTime = histogram("challenge_answer_seconds",
 		"Time from this replica's first copy of a challenge to the first verified answer.",
 		latencies).WithLabelValues().(prometheus.Histogram)

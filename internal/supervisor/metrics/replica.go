@@ -23,6 +23,8 @@ type Replica struct {
 	QuorumAge func() float64
 	// Begins and Expires return the validity of the certificate that this replica uses.
 	Begins, Expires func() time.Time
+	// Discounting reports whether this replica leads and lets no silent node become UNKNOWN, see engine.Engine.Discounting.
+	Discounting func() bool
 	// Replicas reports for each configured replica whether this one reaches it.
 	Replicas func() map[string]bool
 	// Oversized and Dropped count the datagrams at the report addresses that were longer than any message, and those
@@ -49,6 +51,13 @@ func Collectors(r Replica) []prometheus.Collector {
 				return 0
 			}
 			return 1
+		}),
+		gauge("silence_discounted", "1 while silent nodes do not become UNKNOWN because supervisors may lose messages; 0 on replicas "+
+			"that do not lead.", func() float64 {
+			if r.Discounting() {
+				return 1
+			}
+			return 0
 		}),
 		gauge("supervisor_quorum_age_seconds", "Time since a quorum last confirmed this replica; -1: never since it "+
 			"started.", r.QuorumAge),

@@ -98,8 +98,8 @@ const (
 	mostLedPause  = 3 * time.Second
 )
 
-// led calls watch, and calls it again each time it ends because its etcd member has no leader. Pauses between the calls grow. The context of
-// watch has clientv3.WithRequireLeader, else a watch at a member that is cut off from its quorum would stay open and silent.
+// led calls watch, and calls it again each time it ends because its etcd member has no leader. Pauses between the calls grow. The context
+// of watch has clientv3.WithRequireLeader, else a watch at a member that is cut off from its quorum would stay open and silent.
 func led(ctx context.Context, watch func(resumed bool) error) error {
 	for d, resumed := leastLedPause, false; ; resumed = true {
 		began := time.Now()

@@ -208,7 +208,7 @@ check: check-format check-vet check-lint check-generate check-arch check-vuln ##
 check-format:
 	@out=$$(gofmt -l cmd internal pkg api bench papers examples); test -z "$$out" || { echo "not formatted:" $$out; exit 1; }
 	@for module in . bench papers; do \
-	  out=$$(cd $$module && go fix -diff ./... 2>&1) && test -z "$$out" || { echo "$$out"; echo "go fix has something to say about $$module"; exit 1; }; done
+	  out=$$(cd $$module && go fix -diff ./...) && test -z "$$out" || { echo "$$out"; echo "go fix has something to say about $$module"; exit 1; }; done
 
 .PHONY: check-vet
 check-vet:

@@ -98,8 +98,8 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 
 # ALONE lists packages whose tests time real halves and clusters; tests beside them would slow these down. e2e runs by itself, with
 # E2E_PARALLEL clusters at a time. The others run two at a time, after the browser test and the benchmarks' module, which run together
-# because both mostly wait. All other packages run four at a time, beside CHARTS and the tests with tags, because they mostly wait.
-ALONE := ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
+# because both mostly wait. All other packages run three at a time, beside CHARTS and the tests with tags, because they mostly wait.
+ALONE := ./internal/supervisor ./cmd/lofamo-supervisor ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
 E2E_PARALLEL := 4
@@ -111,9 +111,8 @@ PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/ser
 # SINGLE are packages of one goroutine, tests included, as internal/archtest checks: the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./internal/archtest ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing
 
-# SLOW lists the slowest of the other packages. Each runs an API server or clusters of supervisors, and has tests with deadlines. So test-rest
-# runs them two at a time, before all others.
-SLOW := ./internal/executor/kubernetes ./internal/supervisor ./cmd/lofamo-supervisor ./internal/ctl
+# SLOW lists slow packages among all other packages. test-rest starts them first, so that none of them still runs alone at the end.
+SLOW := ./internal/executor/kubernetes ./internal/ctl
 
 # CHARTS is the slowest of the other packages. It mostly waits: nine pods on real kubelets start, end and start again, one after the other, at
 # preset relaxed.
@@ -170,9 +169,8 @@ test-others: # all but ALONE and PURE
 test-charts:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) $(CHARTS)
 test-rest:
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(SLOW)
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 4 -timeout $(TEST_TIMEOUT) \
-	  $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS) $(SLOW)))
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) \
+	  $(SLOW) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS) $(SLOW)))
 test-kubelet: # the part of CHARTS that runs and upgrades the chart on kubelets
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubelets' $(CHARTS)
 test-alone:

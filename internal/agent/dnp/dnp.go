@@ -165,7 +165,11 @@ func (d *dnpHalf) open(cs *half.Closers) error {
 			return fmt.Errorf("link %s: peer address: %w", dir, err)
 		}
 		l, err := d.listen(dir, dst, peers.Peer{Node: node, Address: peer})
-		if err != nil {
+		switch {
+		case errors.Is(err, udplink.ErrAbsent): // one missing interface must not keep the others from being supervised
+			d.cannotOpen(dir, node, err)
+			continue
+		case err != nil:
 			return err
 		}
 		d.links[dir.Index()] = l

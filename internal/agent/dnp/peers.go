@@ -72,14 +72,20 @@ func (d *dnpHalf) openLink(dir grid.Direction) {
 	d.linkCopy.resume.Has[i] = false // what an earlier process had there is of another peer
 	l, err := d.listen(dir, to, p)
 	if err != nil {
-		if d.unopened[i] == nil {
-			d.Log.Error("link cannot be opened: trying again", "link", dir.String(), "peer", p.Node, "err", err)
-		}
-		d.unopened[i] = err
+		d.cannotOpen(dir, p.Node, err)
 		return
 	}
 	d.links[i], d.unopened[i] = l, nil
 	d.runLink(l)
+}
+
+// cannotOpen records why a link cannot be opened, and logs it the first time. openMissing tries again.
+func (d *dnpHalf) cannotOpen(dir grid.Direction, peer fault.NodeID, err error) {
+	i := dir.Index()
+	if d.unopened[i] == nil {
+		d.Log.Error("link cannot be opened: trying again", "link", dir.String(), "peer", peer, "err", err)
+	}
+	d.unopened[i] = err
 }
 
 // openMissing tries again to open links, and to connect them with their peers, where that failed before.

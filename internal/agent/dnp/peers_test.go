@@ -101,6 +101,42 @@ func TestLinkReachesNewPeerOnceZoneExists(t *testing.T) {
 	}
 }
 
+// A half starts although its machine does not have the address of a link yet, and opens this link once the address exists.
+func TestHalfStartsWithoutLinkOfMissingAddress(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	const dir, address = grid.XPlus, "192.0.2.1"
+	cfg := agenttest.NodeConfig(t)
+	l := cfg.Links[dir.String()]
+	l.Local = address + ":7001"
+	cfg.Links[dir.String()] = l
+	d, _ := halfWithSession(t, cfg, dir)
+	d.runLink = func(*udplink.Link) {}
+	if d.links[dir.Opposite().Index()] == nil {
+		t.Error("the other link is not open")
+	}
+	second := func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.openMissing()
+	}
+	d.Log = slog.New(onLine(func(line string) { t.Errorf("logged again: %s", line) }))
+	second()
+	if d.links[dir.Index()] != nil {
+		t.Fatal("the link is open without its address")
+	}
+	netnstest.IP(t, "address add "+address+"/32 dev lo")
+	second()
+	opened := d.links[dir.Index()]
+	if opened == nil {
+		t.Fatal(d.unopened[dir.Index()])
+	}
+	if err := opened.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // halfWithIPv6Links returns a half with a session at one link. All its links have IPv6 addresses.
 func halfWithIPv6Links(t *testing.T, dir grid.Direction) *dnpHalf {
 	t.Helper()

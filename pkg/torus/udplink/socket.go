@@ -21,6 +21,9 @@ func Bind(local netip.AddrPort, iface string) (*net.UDPConn, error) {
 	if local.Addr().Is4() {
 		family = "4"
 	}
+	if _, err := Sockaddr(local); err != nil { // else Go takes an unknown zone for none
+		return nil, fmt.Errorf("listen on UDP %s: %w", local, err)
+	}
 	lc := net.ListenConfig{Control: BindTo(iface)}
 	pc, err := lc.ListenPacket(context.Background(), "udp"+family, local.String())
 	if err != nil {

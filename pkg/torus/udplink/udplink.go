@@ -30,6 +30,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -156,7 +157,8 @@ type Link struct {
 	sendFn func(fd uintptr) bool // made once, so that a send does not allocate
 }
 
-// Listen opens the link's sockets. Nothing is received or dialled before Run.
+// Listen opens the link's sockets. Nothing is received or dialled before Run. It fails with ErrAbsent if the interface or an address does
+// not exist.
 func Listen(cfg Config) (*Link, error) {
 	if cfg.MTU == 0 {
 		cfg.MTU = torus.DefaultMaxFrame
@@ -187,10 +189,22 @@ func Listen(cfg Config) (*Link, error) {
 	}
 	if err := l.open(); err != nil {
 		_ = l.Close()
+		if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENODEV) {
+			err = absentError{err}
+		}
 		return nil, err
 	}
 	return l, nil
 }
+
+// ErrAbsent reports that the machine does not have the interface or the local address of a link at present.
+var ErrAbsent = errors.New("no such interface or local address")
+
+// absentError is an ErrAbsent with its reason.
+type absentError struct{ error }
+
+func (e absentError) Unwrap() error      { return e.error }
+func (absentError) Is(target error) bool { return target == ErrAbsent }
 
 func (c Config) closeSocket() {
 	if c.Socket != nil {
@@ -288,16 +302,20 @@ func BindTo(iface string) func(network, address string, c syscall.RawConn) error
 	}
 }
 
-// Sockaddr returns an address in the form for system calls.
+// Sockaddr returns an address in the form for system calls. It fails with ErrAbsent if the machine has no interface of the zone's name.
 func Sockaddr(a netip.AddrPort) (unix.Sockaddr, error) {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}, nil
 	}
 	sa := &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 	if zone := a.Addr().Zone(); zone != "" {
+		if index, err := strconv.ParseUint(zone, 10, 32); err == nil {
+			sa.ZoneId = uint32(index)
+			return sa, nil
+		}
 		ifc, err := net.InterfaceByName(zone)
 		if err != nil {
-			return nil, err
+			return nil, absentError{err}
 		}
 		sa.ZoneId = uint32(ifc.Index)
 	}

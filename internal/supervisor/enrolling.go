@@ -229,7 +229,7 @@ func (s *Supervisor) leadJoins(ctx context.Context) {
 
 // joinStep carries out one step.
 func (s *Supervisor) joinStep(ctx context.Context, j *joining, step joinStep) error {
-	var errs []error
+	errs := []error{step.err}
 	if len(step.place) > 0 {
 		if err := s.api.Place(ctx, step.place); err != nil {
 			errs = append(errs, fmt.Errorf("place nodes that have enrolled: %w", err))

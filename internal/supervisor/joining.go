@@ -31,6 +31,7 @@ type joining struct {
 type joinStep struct {
 	place  []fault.NodeID // at most maxPlaced
 	forget []forgotten    // at most one
+	err    error          // why the nodes of Kubernetes could not be listed
 }
 
 type forgotten struct {
@@ -106,8 +107,11 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, 
 	}
 	if j.listEvery > 0 && now.Sub(j.listed) >= j.listEvery {
 		j.listed = now
-		if listed, err := read.listed(); err == nil {
+		listed, err := read.listed()
+		if err == nil {
 			out.forget = append(out.forget, j.removed(now, t, listed)...)
+		} else {
+			out.err = fmt.Errorf("find nodes that Kubernetes has removed: %w", err)
 		}
 	}
 	out.forget = slices.DeleteFunc(out.forget, func(f forgotten) bool { return now.Before(j.stays[f.id]) })

@@ -222,6 +222,21 @@ func TestNodeThatKubernetesRemovedIsForgotten(t *testing.T) {
 	}
 }
 
+// TestFailedListOfNodesIsAnError: without the right to list nodes, the leader removes none, and its log must say why.
+func TestFailedListOfNodesIsAnError(t *testing.T) {
+	t.Parallel()
+	j, now := newJoining(0), time.Unix(1000, 0)
+	j.listEvery = time.Minute
+	forbidden := errors.New("nodes is forbidden")
+	step := j.step(now, ring(3, 0), heard{}, joinReads{listed: func() (map[string]bool, error) { return nil, forbidden }})
+	if !errors.Is(step.err, forbidden) {
+		t.Errorf("error %v: want %v", step.err, forbidden)
+	}
+	if err := (&Supervisor{}).joinStep(t.Context(), j, step); !errors.Is(err, forbidden) {
+		t.Errorf("the step ends with %v: want %v", err, forbidden)
+	}
+}
+
 // Many nodes that are missing at once may be a mistake of the API server. They are removed after stayFor, one after the other.
 func TestManyRemovedNodesStayForAWhile(t *testing.T) {
 	var all []topology.Node

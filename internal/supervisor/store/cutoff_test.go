@@ -2,12 +2,15 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -53,21 +56,24 @@ func outsideCluster(t *testing.T) (members []*embed.Etcd) {
 // endpointOf returns the address of a member for clients.
 func endpointOf(e *embed.Etcd) string { return e.Config().ListenClientUrls[0].String() }
 
+// connect returns a client of one member.
+func connect(t *testing.T, to *embed.Etcd) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpointOf(to)}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 // TestWatchesLeaveMemberThatIsCutOffFromItsQuorum: the member keeps its connections to clients, and its watches are silent. They go on at
 // other members.
 func TestWatchesLeaveMemberThatIsCutOffFromItsQuorum(t *testing.T) {
 	members := outsideCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*supervisortest.Wait)
 	defer cancel()
-	connect := func(to string) *clientv3.Client {
-		c, err := clientv3.New(clientv3.Config{Endpoints: []string{to}, Logger: zap.NewNop()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	}
-	near, far := connect(endpointOf(members[0])), connect(endpointOf(members[1]))
+	near, far := connect(t, members[0]), connect(t, members[1])
 	s := store.NewEtcd(near, store.Options{Bookmarks: 100 * time.Millisecond})
 	revisions := s.Follow(ctx, 1, func(string) bool { return true })
 	lists, followed := make(chan int, 100), make(chan error, 1)
@@ -125,6 +131,75 @@ func TestWatchesLeaveMemberThatIsCutOffFromItsQuorum(t *testing.T) {
 			found = found || strings.HasSuffix(d.GetKey(), "/s1")
 		}
 	}
+}
+
+// TestCandidateKeepsItsPlaceWithoutQuorum: a candidate whose etcd member has no leader for a time leads afterwards with the key that it
+// has had from the beginning.
+func TestCandidateKeepsItsPlaceWithoutQuorum(t *testing.T) {
+	members := outsideCluster(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*supervisortest.Wait)
+	defer cancel()
+	c := connect(t, members[0])
+	const first = store.ElectionPrefix + "/0"
+	if _, err := c.Put(ctx, first, "another"); err != nil {
+		t.Fatal(err)
+	}
+	fences, ended := make(chan store.Fence, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		store.Campaigner{Client: c, ID: "s1", TTL: 60, Logger: slog.New(slog.DiscardHandler)}.Run(ctx,
+			func(ctx context.Context, f store.Fence) error { fences <- f; <-ctx.Done(); return nil })
+	}()
+	defer func() { cancel(); <-ended }()
+	place := ""
+	for w := range c.Watch(ctx, store.ElectionPrefix+"/", clientv3.WithPrefix(), clientv3.WithRev(1), clientv3.WithFilterDelete()) {
+		for _, ev := range w.Events {
+			if string(ev.Kv.Value) == "s1" {
+				place = string(ev.Kv.Key)
+			}
+		}
+		if place != "" {
+			break
+		}
+	}
+	// This watch ends when the member has had no leader for a while, as the candidate's does.
+	led := c.Watch(clientv3.WithRequireLeader(ctx), first, clientv3.WithCreatedNotify())
+	<-led
+	each(members, cut)
+	for w := range led {
+		if err := w.Err(); err != nil && !errors.Is(err, rpctypes.ErrNoLeader) {
+			t.Fatal(err)
+		}
+	}
+	each(members, mend)
+	for _, err := c.Delete(ctx, first); err != nil; _, err = c.Delete(ctx, first) {
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case f := <-fences:
+		if f.Key != place {
+			t.Errorf("the candidate leads with %s, want %s, its key before the loss of the quorum", f.Key, place)
+		}
+	case <-ctx.Done():
+		t.Fatal("the candidate never leads")
+	}
+}
+
+// each calls do for all pairs of members.
+func each(members []*embed.Etcd, do func(a, b *embed.Etcd)) {
+	for i, a := range members {
+		for _, b := range members[:i] {
+			do(a, b)
+		}
+	}
+}
+
+// mend ends cut.
+func mend(a, b *embed.Etcd) {
+	a.Server.MendPeer(b.Server.MemberID())
+	b.Server.MendPeer(a.Server.MemberID())
 }
 
 // cut drops all messages between two members.

@@ -250,19 +250,22 @@ func (s *Etcd) FollowTopology(ctx context.Context, each func(*topology.Topology)
 // before its own copy shows it, and another member of an external etcd may answer, so follow reads until the answer
 // includes the change.
 func (s *Etcd) follow(ctx context.Context, what, key string, opts []clientv3.OpOption, read func() (uint64, error)) error {
-	return led(ctx, func(bool) error { return s.followOnce(ctx, what, key, opts, read) })
+	return led(ctx, mostLedPause, func(bool) error { return s.followOnce(ctx, what, key, opts, read) })
 }
 
 // followOnce is follow until the watch ends.
 func (s *Etcd) followOnce(ctx context.Context, what, key string, opts []clientv3.OpOption, read func() (uint64, error)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	// The first response says that the watch exists.
+	// The first response says that the watch exists. It tells only of changes after its revision, and another member may answer the read.
 	for resp := range s.c.Watch(ctx, key, append(opts, clientv3.WithCreatedNotify())...) {
 		if err := resp.Err(); err != nil {
 			return fmt.Errorf("watch %s: %w", what, err)
 		}
 		var told int64
+		if resp.Created {
+			told = resp.Header.Revision
+		}
 		for _, ev := range resp.Events {
 			told = max(told, ev.Kv.ModRevision)
 		}

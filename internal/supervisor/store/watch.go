@@ -60,7 +60,7 @@ func watch[T any](ctx context.Context, s *Etcd, w watching[T]) <-chan T {
 	go func() {
 		defer close(r.out)
 		defer cancel()
-		err := led(ctx, func(resumed bool) error {
+		err := led(ctx, mostLedPause, func(resumed bool) error {
 			if resumed {
 				r.in = r.open(ctx, s.c)
 			}
@@ -98,15 +98,15 @@ const (
 	mostLedPause  = 3 * time.Second
 )
 
-// led calls watch, and calls it again each time it ends because its etcd member has no leader. Pauses between the calls grow. The context
-// of watch has clientv3.WithRequireLeader, else a watch at a member that is cut off from its quorum would stay open and silent.
-func led(ctx context.Context, watch func(resumed bool) error) error {
+// led calls watch, and calls it again each time it ends because its etcd member has no leader. Pauses between the calls grow up to most.
+// The context of watch has clientv3.WithRequireLeader, else a watch at a member that is cut off from its quorum would stay open and silent.
+func led(ctx context.Context, most time.Duration, watch func(resumed bool) error) error {
 	for d, resumed := leastLedPause, false; ; resumed = true {
 		began := time.Now()
 		if err := watch(resumed); !errors.Is(err, rpctypes.ErrNoLeader) {
 			return err
 		}
-		if time.Since(began) > mostLedPause {
+		if time.Since(began) > most {
 			d = leastLedPause // it had a leader meanwhile
 		}
 		select {
@@ -114,7 +114,7 @@ func led(ctx context.Context, watch func(resumed bool) error) error {
 			return ctx.Err()
 		case <-time.After(d/2 + rand.N(d/2+1)): //nolint:gosec // jitter
 		}
-		d = min(2*d, mostLedPause)
+		d = min(2*d, most)
 	}
 }
 

@@ -18,7 +18,7 @@ func TestAnnouncedChangeIsReadUntilItShows(t *testing.T) {
 	if err := readUntil(t.Context(), 5, read); err != nil || reads != 3 {
 		t.Errorf("%d reads, %v: want 3", reads, err)
 	}
-	if err := readUntil(t.Context(), 0, read); err != nil || reads != 4 { // for a watch that has just begun
+	if err := readUntil(t.Context(), 0, read); err != nil || reads != 4 { // for a response without events
 		t.Errorf("%d reads, %v: want 4", reads, err)
 	}
 	broken := errors.New("no store")

@@ -110,8 +110,9 @@ func (c Campaigner) term(ctx context.Context, t *leaseLength, work func(context.
 		<-ended
 	}()
 	election := concurrency.NewElection(l.session, ElectionPrefix)
-	// A member that is cut off from its quorum would hide that it is this replica's turn. The candidate keeps its lease and its place
-	// meanwhile: a new lease would need commits, just when etcd has too little time.
+	// Without WithRequireLeader, a member that is cut off from its quorum would hide that it is this replica's turn. After ErrNoLeader the
+	// candidate tries again with the same lease and key, for as long as the lease lasts. A new lease and a new key would add commits while
+	// etcd is overloaded.
 	campaign := func(bool) error { return election.Campaign(clientv3.WithRequireLeader(lctx), c.ID) }
 	if err := led(lctx, retryAfter, campaign); err != nil {
 		return candidacy, fmt.Errorf("campaign of %s: %w", c.ID, cmp.Or(context.Cause(lctx), err))

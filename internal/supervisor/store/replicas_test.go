@@ -13,20 +13,22 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// lateEtcd announces a change at revision 5 that its reads show only from the third one on.
+// lateEtcd has a change at revision 5 that its reads show only from the third one on. responses are those of its watch.
 type lateEtcd struct {
 	clientv3.KV
 	clientv3.Watcher
 
-	t     *testing.T
-	reads int
+	t         *testing.T
+	responses []clientv3.WatchResponse
+	reads     int
 }
 
 // Watch implements clientv3.Watcher.
 func (e *lateEtcd) Watch(context.Context, string, ...clientv3.OpOption) clientv3.WatchChan {
-	out := make(chan clientv3.WatchResponse, 2)
-	out <- clientv3.WatchResponse{Created: true}
-	out <- clientv3.WatchResponse{Events: []*clientv3.Event{{Kv: &mvccpb.KeyValue{ModRevision: 5}}}}
+	out := make(chan clientv3.WatchResponse, len(e.responses))
+	for _, r := range e.responses {
+		out <- r
+	}
 	close(out)
 	return out
 }
@@ -45,14 +47,23 @@ func (e *lateEtcd) Get(context.Context, string, ...clientv3.OpOption) (*clientv3
 	return &clientv3.GetResponse{Header: &etcdserverpb.ResponseHeader{Revision: revision}, Kvs: []*mvccpb.KeyValue{{Value: value}}}, nil
 }
 
-// TestListOfReplicasShowsAnnouncedChange: etcd announces a change before its copy shows it. The list is read until it has the change.
-func TestListOfReplicasShowsAnnouncedChange(t *testing.T) {
-	late := &lateEtcd{t: t}
-	c := clientv3.NewCtxClient(t.Context())
-	c.KV, c.Watcher = late, late
-	var last []*lofamov1.Supervisor
-	err := store.NewEtcd(c, store.Options{}).FollowSupervisors(t.Context(), func(list []*lofamov1.Supervisor) { last = list })
-	if err != nil || len(last) != 1 || !last[0].GetRemoved() {
-		t.Errorf("after %d reads the list is %v, %v: want the announced change", late.reads, last, err)
+// TestListOfReplicasShowsKnownChange: etcd announces a change, or begins a watch after it, before the copy that answers shows the change.
+// The list is read until it has the change.
+func TestListOfReplicasShowsKnownChange(t *testing.T) {
+	begun := func(revision int64) clientv3.WatchResponse {
+		return clientv3.WatchResponse{Created: true, Header: &etcdserverpb.ResponseHeader{Revision: revision}}
+	}
+	for name, responses := range map[string][]clientv3.WatchResponse{
+		"announced":        {begun(4), {Events: []*clientv3.Event{{Kv: &mvccpb.KeyValue{ModRevision: 5}}}}},
+		"before the watch": {begun(5)},
+	} {
+		late := &lateEtcd{t: t, responses: responses}
+		c := clientv3.NewCtxClient(t.Context())
+		c.KV, c.Watcher = late, late
+		var last []*lofamov1.Supervisor
+		err := store.NewEtcd(c, store.Options{}).FollowSupervisors(t.Context(), func(list []*lofamov1.Supervisor) { last = list })
+		if err != nil || len(last) != 1 || !last[0].GetRemoved() {
+			t.Errorf("%s: after %d reads the list is %v, %v: want the change", name, late.reads, last, err)
+		}
 	}
 }

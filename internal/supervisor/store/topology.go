@@ -257,14 +257,15 @@ func (s *Etcd) follow(ctx context.Context, what, key string, opts []clientv3.OpO
 func (s *Etcd) followOnce(ctx context.Context, what, key string, opts []clientv3.OpOption, read func() (uint64, error)) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	// The first response says that the watch exists. It tells only of changes after its revision, and another member may answer the read.
+	// The first response confirms the watch. The watch reports only changes after that response's revision, and another member, which may
+	// lag, may answer the read. So follow reads at least up to that revision.
 	for resp := range s.c.Watch(ctx, key, append(opts, clientv3.WithCreatedNotify())...) {
 		if err := resp.Err(); err != nil {
 			return fmt.Errorf("watch %s: %w", what, err)
 		}
 		var told int64
 		if resp.Created {
-			told = resp.Header.Revision
+			told = resp.Header.GetRevision()
 		}
 		for _, ev := range resp.Events {
 			told = max(told, ev.Kv.ModRevision)

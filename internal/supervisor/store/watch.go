@@ -98,16 +98,17 @@ const (
 	mostLedPause  = 3 * time.Second
 )
 
-// led calls watch, and calls it again each time it ends because its etcd member has no leader. Pauses between the calls grow up to most.
-// The context of watch has clientv3.WithRequireLeader, else a watch at a member that is cut off from its quorum would stay open and silent.
-func led(ctx context.Context, most time.Duration, watch func(resumed bool) error) error {
+// led calls do until it returns another error than ErrNoLeader, with growing pauses of at most most. do must use
+// clientv3.WithRequireLeader, else it would wait in silence at a member that is cut off from its quorum. resumed is false for the first
+// call.
+func led(ctx context.Context, most time.Duration, do func(resumed bool) error) error {
 	for d, resumed := leastLedPause, false; ; resumed = true {
 		began := time.Now()
-		if err := watch(resumed); !errors.Is(err, rpctypes.ErrNoLeader) {
+		if err := do(resumed); !errors.Is(err, rpctypes.ErrNoLeader) {
 			return err
 		}
 		if time.Since(began) > most {
-			d = leastLedPause // it had a leader meanwhile
+			d = leastLedPause // it worked for a while
 		}
 		select {
 		case <-ctx.Done():

@@ -86,6 +86,8 @@ func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
 func (l *links) adopt(p *process) {
 	environ, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
 	if err != nil {
+		l.log.Warn("cannot take over the sockets of the links from the running half: if the half ends, packets from the neighbours may be lost",
+			"err", err)
 		return
 	}
 	for kv := range bytes.SplitSeq(environ, []byte{0}) {
@@ -101,8 +103,8 @@ func (l *links) adopt(p *process) {
 			}
 			own, err := unix.PidfdGetfd(p.fd, fd, 0) // close-on-exec
 			if err != nil {
-				// For example with kernel.yama.ptrace_scope 1, because this daemon has not started the half.
-				l.log.Warn("cannot take over the socket of a link from the running half: if the half ends, packets of the neighbour may be lost",
+				// For example EPERM with kernel.yama.ptrace_scope 1, because the half is no child of this daemon.
+				l.log.Warn("cannot take over the socket of a link from the running half: if the half ends, packets from the neighbour may be lost",
 					"link", dir.String(), "err", err)
 				return
 			}

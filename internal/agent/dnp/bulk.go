@@ -70,7 +70,11 @@ func (d *dnpHalf) linksText() ([]byte, error) {
 	broken, broadcasts, procedures := d.core.ProtocolStats(), d.core.ExpressStats(), d.core.ProcedureStats()
 	var out bytes.Buffer
 	for i, dir := range grid.Directions() {
-		if _, linked := d.core.LinkTo(dir); !linked || d.links[i] == nil {
+		if _, linked := d.core.LinkTo(dir); !linked {
+			continue
+		}
+		if d.links[i] == nil {
+			fmt.Fprintf(&out, "link %s is not open: %v\n", dir, d.unopened[i])
 			continue
 		}
 		fmt.Fprintf(&out, "link %s to %s\n", dir, d.links[i].PeerAddr())

@@ -52,7 +52,8 @@ type dnpHalf struct {
 	ended  half.EndedChecks              // of the host half's process; the mailbox' goroutine alone uses it
 	denied map[pki.Identity][]pki.Denial // that the link sessions are known not to rest on. Only trustChanged uses it
 	judged bool                          // trustChanged has run; only it uses this
-	// links are nil where the node never had one. One that leads nowhere any more stays, without a peer. Guarded by mu.
+	// links are nil where the node never had one, and where one could not be opened: see openMissing. One that leads nowhere any more stays,
+	// without a peer. Guarded by mu.
 	links   [grid.NumDirections]*udplink.Link
 	linkTLS *tls.Config         // of all links: one that appears while the half runs is opened without the disk
 	runLink func(*udplink.Link) // runs a link that appears while the half runs
@@ -435,7 +436,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	}
 	d.write(now, &out)
 	for _, dir := range out.Redial {
-		if l := d.links[dir.Index()]; l != nil { // else its address is taken: see openMissing
+		if l := d.links[dir.Index()]; l != nil { // else it could not be opened: see openMissing
 			l.Redial()
 		}
 	}

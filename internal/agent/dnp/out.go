@@ -124,7 +124,7 @@ func (d *dnpHalf) sendFrames(frames []dnpcore.Outgoing) {
 		d.testFrame(o)
 		l := d.links[o.Dir.Index()]
 		if l == nil {
-			continue // its address is taken: see openMissing
+			continue // it could not be opened: see openMissing
 		}
 		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
 		if err == nil {

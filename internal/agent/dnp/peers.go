@@ -69,7 +69,7 @@ func (d *dnpHalf) openLink(dir grid.Direction) {
 	i := dir.Index()
 	to, _ := d.core.LinkTo(dir)
 	p := d.core.PeerAt(dir)
-	d.linkCopy.resume.Has[i] = false // what an earlier process had there is of another peer
+	d.linkCopy.resume.Has[i] = false // an earlier process may have had a session with another peer
 	l, err := d.listen(dir, to, p)
 	if err != nil {
 		d.cannotOpen(dir, p.Node, err)

@@ -101,7 +101,7 @@ func TestLinkReachesNewPeerOnceZoneExists(t *testing.T) {
 	}
 }
 
-// A half starts although its machine does not have the address of a link yet, and opens this link once the address exists.
+// A half starts although its machine lacks the address of a link, and opens the link once the address exists.
 func TestHalfStartsWithoutLinkOfMissingAddress(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return

@@ -1,6 +1,7 @@
 package half
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -72,8 +73,12 @@ func Inherited(dir grid.Direction, local netip.AddrPort) *net.UDPConn {
 	return conn
 }
 
-// BoundTo reports whether a descriptor is a UDP socket that is bound to an address.
+// BoundTo reports whether a descriptor is a UDP socket that is bound to an address, and to no interface that has been removed. Such a
+// socket receives nothing, even if another interface has the same name now.
 func BoundTo(fd int, want netip.AddrPort) bool {
+	if _, err := unix.GetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE); errors.Is(err, unix.ENODEV) {
+		return false
+	}
 	if t, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || t != unix.IPPROTO_UDP {
 		return false
 	}

@@ -1,10 +1,13 @@
 package half
 
 import (
+	"net/netip"
 	"reflect"
 	"testing"
 
+	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
 )
 
 func TestLinkSocketsSurviveEnvironment(t *testing.T) {
@@ -17,4 +20,42 @@ func TestLinkSocketsSurviveEnvironment(t *testing.T) {
 			t.Errorf("%q: %v", s, got)
 		}
 	}
+}
+
+// A socket that is bound to a removed interface receives nothing, even if another interface gets the name: a half must not use it.
+func TestSocketOfRemovedInterfaceIsNotUsed(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	local := netip.MustParseAddrPort("127.0.0.1:7001")
+	const add = "link add late0 type veth peer name far0"
+	netnstest.IP(t, add)
+	conn, err := udplink.Bind(local, "late0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := func() (is bool) {
+		if err := raw.Control(func(fd uintptr) { is = BoundTo(int(fd), local) }); err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	if !bound() {
+		t.Error("the socket is not bound while its interface exists")
+	}
+	netnstest.IP(t, "link delete late0")
+	netnstest.IP(t, add)
+	if bound() {
+		t.Error("the socket of the removed interface counts as bound")
+	}
+	again, err := udplink.Bind(local, "late0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = again.Close()
 }

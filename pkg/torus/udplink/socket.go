@@ -21,7 +21,7 @@ func Bind(local netip.AddrPort, iface string) (*net.UDPConn, error) {
 	if local.Addr().Is4() {
 		family = "4"
 	}
-	if _, err := Sockaddr(local); err != nil { // else Go takes an unknown zone for none
+	if _, err := Sockaddr(local); err != nil { // Go would ignore an unknown zone
 		return nil, fmt.Errorf("listen on UDP %s: %w", local, err)
 	}
 	lc := net.ListenConfig{Control: BindTo(iface)}

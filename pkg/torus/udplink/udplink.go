@@ -190,7 +190,7 @@ func Listen(cfg Config) (*Link, error) {
 	if err := l.open(); err != nil {
 		_ = l.Close()
 		if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENODEV) {
-			err = absentError{err}
+			err = fmt.Errorf("%w: %w", ErrAbsent, err)
 		}
 		return nil, err
 	}
@@ -199,12 +199,6 @@ func Listen(cfg Config) (*Link, error) {
 
 // ErrAbsent reports that the machine does not have the interface or the local address of a link at present.
 var ErrAbsent = errors.New("no such interface or local address")
-
-// absentError is an ErrAbsent with its reason.
-type absentError struct{ error }
-
-func (e absentError) Unwrap() error      { return e.error }
-func (absentError) Is(target error) bool { return target == ErrAbsent }
 
 func (c Config) closeSocket() {
 	if c.Socket != nil {
@@ -258,6 +252,12 @@ func (l *Link) open() error {
 		return fmt.Errorf("link %s: UDP %s: %w", l.cfg.Dir, l.local, err)
 	}
 	l.drops.before, _ = drops(l.raw)
+	if !l.cfg.Dialer { // first, because what follows may log: the caller may try again each second
+		lc := net.ListenConfig{Control: BindTo(l.cfg.Interface)}
+		if l.tcp, err = lc.Listen(context.Background(), "tcp"+family, l.local.String()); err != nil {
+			return fmt.Errorf("link %s: listen on TCP %s for handshakes: %w", l.cfg.Dir, l.local, err)
+		}
+	}
 	l.filter(l.raw, l.cfg.Peer)
 	l.quiet.open(l)
 	l.reportErrors(true)
@@ -276,11 +276,6 @@ func (l *Link) open() error {
 	}
 	if l.cfg.Dialer {
 		l.reserve()
-		return nil
-	}
-	lc := net.ListenConfig{Control: BindTo(l.cfg.Interface)}
-	if l.tcp, err = lc.Listen(context.Background(), "tcp"+family, l.local.String()); err != nil {
-		return fmt.Errorf("link %s: listen on TCP %s for handshakes: %w", l.cfg.Dir, l.local, err)
 	}
 	return nil
 }
@@ -309,15 +304,16 @@ func Sockaddr(a netip.AddrPort) (unix.Sockaddr, error) {
 	}
 	sa := &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 	if zone := a.Addr().Zone(); zone != "" {
-		if index, err := strconv.ParseUint(zone, 10, 32); err == nil {
-			sa.ZoneId = uint32(index)
-			return sa, nil
-		}
 		ifc, err := net.InterfaceByName(zone)
-		if err != nil {
-			return nil, absentError{err}
+		index, noNumber := strconv.ParseUint(zone, 10, 32)
+		switch {
+		case err == nil:
+			sa.ZoneId = uint32(ifc.Index)
+		case noNumber == nil:
+			sa.ZoneId = uint32(index)
+		default:
+			return nil, fmt.Errorf("%w: %w", ErrAbsent, err)
 		}
-		sa.ZoneId = uint32(ifc.Index)
 	}
 	return sa, nil
 }

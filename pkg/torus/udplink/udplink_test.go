@@ -312,8 +312,13 @@ func TestTakenPort(t *testing.T) {
 func TestInterface(t *testing.T) {
 	a, b := pairOf(t)
 	a.cfg.Interface = "nosuchif0"
-	if _, err := Listen(a.cfg); err == nil || !strings.Contains(err.Error(), "nosuchif0") {
+	switch _, err := Listen(a.cfg); {
+	case errors.Is(err, os.ErrPermission): // by old kernels without CAP_NET_RAW
+	case !errors.Is(err, ErrAbsent), !strings.Contains(err.Error(), "nosuchif0"):
 		t.Errorf("an interface that does not exist: %v", err)
+	}
+	if _, err := Bind(netip.MustParseAddrPort("[fe80::1%nosuchif0]:0"), ""); !errors.Is(err, ErrAbsent) {
+		t.Errorf("an address in a zone that does not exist: %v", err)
 	}
 	a.cfg.Interface, b.cfg.Interface = "lo", "lo"
 	l, err := Listen(a.cfg)

@@ -1,8 +1,6 @@
 package campaign
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,13 +74,12 @@ func readJournal(path string) (journalAccount, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return a, err
 	}
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	for lines.Scan() {
-		if err := a.read(strings.Fields(lines.Text())); err != nil {
+	for line := range strings.Lines(string(b)) { // of any length: after a long flood, one names all reports that the log kept
+		if err := a.read(strings.Fields(line)); err != nil {
 			return a, fmt.Errorf("journal %s: %w", path, err)
 		}
 	}
-	return a, lines.Err()
+	return a, nil
 }
 
 func (a *journalAccount) read(words []string) error {

@@ -221,6 +221,9 @@ func (s *Supervisor) leadJoins(ctx context.Context) {
 			failed: func() (mapNow, error) { return s.failedNodes(ctx) },
 			listed: func() (map[string]bool, error) { return s.accounts.Nodes(ctx) },
 		})
+		if step.unlisted != nil && ctx.Err() == nil {
+			s.logger.Warn("the nodes of Kubernetes cannot be listed: none is removed meanwhile", "err", step.unlisted)
+		}
 		if err := s.joinStep(ctx, j, step); j.news(time.Now(), err) && ctx.Err() == nil {
 			s.logger.Warn("a node cannot be given a place, or removed: trying again", "err", err)
 		}
@@ -229,7 +232,7 @@ func (s *Supervisor) leadJoins(ctx context.Context) {
 
 // joinStep carries out one step.
 func (s *Supervisor) joinStep(ctx context.Context, j *joining, step joinStep) error {
-	errs := []error{step.err}
+	var errs []error
 	if len(step.place) > 0 {
 		if err := s.api.Place(ctx, step.place); err != nil {
 			errs = append(errs, fmt.Errorf("place nodes that have enrolled: %w", err))

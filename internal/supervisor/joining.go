@@ -25,13 +25,15 @@ type joining struct {
 	tried     map[fault.NodeID]time.Time // when a place was last looked for
 	stays     map[fault.NodeID]time.Time // until when a node is not removed, because the last attempt failed
 	said      map[string]time.Time       // when the log last named each reason of a failure
+	saidList  time.Time                  // when the log last named why Kubernetes' nodes could not be listed
 }
 
 // joinStep is the next step of the leader.
 type joinStep struct {
 	place  []fault.NodeID // at most maxPlaced
 	forget []forgotten    // at most one
-	err    error          // why the nodes of Kubernetes could not be listed
+	// unlisted is why the nodes of Kubernetes could not be listed; nil if the step has listed them, or has named the reason within sayAgain.
+	unlisted error
 }
 
 type forgotten struct {
@@ -108,10 +110,11 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, 
 	if j.listEvery > 0 && now.Sub(j.listed) >= j.listEvery {
 		j.listed = now
 		listed, err := read.listed()
-		if err == nil {
+		switch {
+		case err == nil:
 			out.forget = append(out.forget, j.removed(now, t, listed)...)
-		} else {
-			out.err = fmt.Errorf("find nodes that Kubernetes has removed: %w", err)
+		case now.Sub(j.saidList) >= sayAgain: // the text is no key for news, because it may differ each time
+			out.unlisted, j.saidList = err, now
 		}
 	}
 	out.forget = slices.DeleteFunc(out.forget, func(f forgotten) bool { return now.Before(j.stays[f.id]) })

@@ -96,10 +96,11 @@ vm-ring: ## a ring of virtual machines on loopback for a person, until Ctrl-C: m
 newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
-# ALONE lists packages whose tests time real halves and clusters; tests beside them would slow these down. e2e runs by itself, with
+# ALONE lists packages whose tests time real halves, supervisors and clusters; tests beside them would slow these down. e2e runs by itself, with
 # E2E_PARALLEL clusters at a time. The others run two at a time, after the browser test and the benchmarks' module, which run together
 # because both mostly wait. All other packages run three at a time, beside CHARTS and the tests with tags, because they mostly wait.
-ALONE := ./internal/supervisor ./cmd/lofamo-supervisor ./cmd/lofamo-agent ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
+ALONE := ./internal/supervisor ./cmd/lofamo-supervisor ./cmd/lofamo-agent \
+  ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
 E2E_PARALLEL := 4

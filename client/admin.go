@@ -36,8 +36,8 @@ func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) err
 	return &NoAnswerError{tried}
 }
 
-// following is atOne for a long stream. After each failure it goes to the next supervisor. It fails if all supervisors have failed in turn,
-// each within TryTimeout and without a response; do sets got at the first response.
+// following is atOne for a long stream: do sets got at the first response. After a failure it goes to the next supervisor. A response, or a
+// stream that lasted for TryTimeout, starts the count of failures again. It fails once the count reaches the number of supervisors.
 func (c *Client) following(ctx context.Context, do func(conn *grpc.ClientConn, got *bool) error) error {
 	var tried []Try
 	for i := c.start(); ; i = (i + 1) % len(c.cfg.Targets) {

@@ -161,8 +161,8 @@ func (r *Registry) note(id Identity, cert, issuer *x509.Certificate) {
 	r.seen[id] = c
 }
 
-// forget drops expired certificates, for example of nodes that have left. It returns false if it has dropped none, and then looks again
-// only after forgetPause.
+// forget drops expired certificates, for example of nodes that have left, at most once per forgetPause. It reports whether it has dropped
+// any.
 func (r *Registry) forget(now time.Time) bool {
 	if now.Before(r.full) {
 		return false

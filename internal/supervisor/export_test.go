@@ -18,6 +18,9 @@ var FaultOf = faultOf
 // Term returns the token of this replica's lead; 0: another one leads.
 func (s *Supervisor) Term() uint64 { return s.engine.Term() }
 
+// Lost records a loss of a node's message at this replica.
+func (s *Supervisor) Lost() { s.engine.Lost() }
+
 // Awareness returns what its responder reads the map and the evidence from.
 func (s *Supervisor) Awareness() respond.Awareness { return awarenessOf{s.engine.Engine} }
 

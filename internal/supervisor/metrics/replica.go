@@ -23,7 +23,7 @@ type Replica struct {
 	QuorumAge func() float64
 	// Begins and Expires return the validity of the certificate that this replica uses.
 	Begins, Expires func() time.Time
-	// Discounting reports whether this replica leads and lets no silent node become UNKNOWN, see engine.Engine.Discounting.
+	// Discounting reports whether this replica leads and now ignores the silence of nodes: see engine.Engine.Discounting.
 	Discounting func() bool
 	// Replicas reports for each configured replica whether this one reaches it.
 	Replicas func() map[string]bool
@@ -52,8 +52,8 @@ func Collectors(r Replica) []prometheus.Collector {
 			}
 			return 1
 		}),
-		gauge("silence_discounted", "1 while silent nodes do not become UNKNOWN because supervisors may lose messages; 0 on replicas "+
-			"that do not lead.", func() float64 {
+		gauge("silence_discounted", "1 while this leader keeps silent nodes from becoming UNKNOWN because supervisors may be losing "+
+			"messages; else 0, also on followers.", func() float64 {
 			if r.Discounting() {
 				return 1
 			}

@@ -103,7 +103,7 @@ ALONE := ./internal/supervisor ./cmd/lofamo-supervisor ./cmd/lofamo-agent \
   ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
-E2E_PARALLEL := 4
+E2E_PARALLEL := 2
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.

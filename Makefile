@@ -96,9 +96,10 @@ vm-ring: ## a ring of virtual machines on loopback for a person, until Ctrl-C: m
 newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
-# ALONE lists packages whose tests time real halves, supervisors and clusters; tests beside them would slow these down. e2e runs by itself, with
-# E2E_PARALLEL clusters at a time. The others run two at a time, after the browser test and the benchmarks' module, which run together
-# because both mostly wait. All other packages run three at a time, beside CHARTS and the tests with tags, because they mostly wait.
+# ALONE lists packages whose tests time real halves, supervisors and clusters; tests beside them would slow these down. e2e runs by itself,
+# with E2E_PARALLEL clusters at a time. The others run two at a time, after the browser test and the benchmarks' module, which run together
+# because both mostly wait. All other packages run two at a time, beside CHARTS and then the tests with tags. More at a time are no faster,
+# and where system calls are slow they miss their deadlines.
 ALONE := ./internal/supervisor ./cmd/lofamo-supervisor ./cmd/lofamo-agent \
   ./internal/agent/{actions,bundle,daemon,dnp,half,host,integration,local,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
@@ -166,11 +167,11 @@ test-pure:
 	go test -count=1 -p 2 -timeout $(IDLE_TIMEOUT) $(PURE) $(SINGLE)
 	cd papers && go test -count=1 -timeout $(IDLE_TIMEOUT) ./...
 test-others: # all but ALONE and PURE
-	@$(MAKE) --no-print-directory -j3 -O test-charts test-rest test-tagged
+	@$(MAKE) --no-print-directory -j2 -O test-charts test-rest test-tagged
 test-charts:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) $(CHARTS)
 test-rest:
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) \
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) \
 	  $(SLOW) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE) $(CHARTS) $(SLOW)))
 test-kubelet: # the part of CHARTS that runs and upgrades the chart on kubelets
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -timeout $(TEST_TIMEOUT) -run '^TestKubelets' $(CHARTS)

@@ -81,13 +81,14 @@ func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
 	}
 }
 
+const notTaken = "cannot take over sockets of links from the running half: if the half ends, packets from its neighbours may be lost"
+
 // adopt takes over the sockets of a running half, which inherited them from an earlier daemon. Sockets that cannot be
 // taken over are opened when the half is dead.
 func (l *links) adopt(p *process) {
 	environ, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
 	if err != nil {
-		l.log.Warn("cannot take over the sockets of the links from the running half: if the half ends, packets from the neighbours may be lost",
-			"err", err)
+		l.log.Warn(notTaken, "err", err)
 		return
 	}
 	for kv := range bytes.SplitSeq(environ, []byte{0}) {
@@ -104,8 +105,7 @@ func (l *links) adopt(p *process) {
 			own, err := unix.PidfdGetfd(p.fd, fd, 0) // close-on-exec
 			if err != nil {
 				// For example EPERM with kernel.yama.ptrace_scope 1, because the half is no child of this daemon.
-				l.log.Warn("cannot take over the socket of a link from the running half: if the half ends, packets from the neighbour may be lost",
-					"link", dir.String(), "err", err)
+				l.log.Warn(notTaken, "link", dir.String(), "err", err)
 				return
 			}
 			if !half.BoundTo(own, local) {

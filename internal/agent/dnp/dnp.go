@@ -168,7 +168,7 @@ func (d *dnpHalf) open(cs *half.Closers) error {
 		l, err := d.listen(dir, dst, peers.Peer{Node: node, Address: peer})
 		switch {
 		case errors.Is(err, udplink.ErrAbsent): // one missing interface must not keep the others from being supervised
-			d.cannotOpen(dir, node, err)
+			d.failed(dir, node, cannotOpen, err)
 			continue
 		case err != nil:
 			return err

@@ -50,11 +50,9 @@ func (d *dnpHalf) connect(dir grid.Direction) {
 		return
 	}
 	if err := l.SetPeer(to, p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, p.Node, fault.HalfDNP))); err != nil {
-		if d.unopened[i] == nil {
-			d.Log.Error("link cannot communicate with its peer: trying again", "link", dir.String(), "peer", p.Node, "err", err)
+		if d.failed(dir, p.Node, "link cannot communicate with its peer", err) {
 			l.Leave() // its sockets must not stay with the former peer
 		}
-		d.unopened[i] = err
 		return
 	}
 	d.unopened[i] = nil
@@ -72,20 +70,24 @@ func (d *dnpHalf) openLink(dir grid.Direction) {
 	d.linkCopy.resume.Has[i] = false // an earlier process may have had a session with another peer
 	l, err := d.listen(dir, to, p)
 	if err != nil {
-		d.cannotOpen(dir, p.Node, err)
+		d.failed(dir, p.Node, cannotOpen, err)
 		return
 	}
 	d.links[i], d.unopened[i] = l, nil
 	d.runLink(l)
 }
 
-// cannotOpen records why a link cannot be opened, and logs it the first time. openMissing tries again.
-func (d *dnpHalf) cannotOpen(dir grid.Direction, peer fault.NodeID, err error) {
-	i := dir.Index()
-	if d.unopened[i] == nil {
-		d.Log.Error("link cannot be opened: trying again", "link", dir.String(), "peer", peer, "err", err)
+const cannotOpen = "link cannot be opened"
+
+// failed records why a link cannot be opened or connected. It logs the first failure, and reports whether this is the first one. openMissing
+// tries again.
+func (d *dnpHalf) failed(dir grid.Direction, peer fault.NodeID, problem string, err error) (first bool) {
+	at := &d.unopened[dir.Index()]
+	if first = *at == nil; first {
+		d.Log.Error(problem+": trying again", "link", dir.String(), "peer", peer, "err", err)
 	}
-	d.unopened[i] = err
+	*at = err
+	return first
 }
 
 // openMissing tries again to open links, and to connect them with their peers, where that failed before.

@@ -84,18 +84,13 @@ func TestLinkReachesNewPeerOnceZoneExists(t *testing.T) {
 		}
 	}))
 	d.step(peerOrder(d, dir, address))
-	second := func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.openMissing()
-	}
-	second()
-	second()
+	d.aSecond()
+	d.aSecond()
 	if failures != 1 {
 		t.Errorf("the failure is logged %d times, want once", failures)
 	}
 	netnstest.IP(t, "link add late0 type veth peer name far0")
-	second()
+	d.aSecond()
 	if at := d.links[dir.Index()].PeerAddr(); at != netip.MustParseAddrPort(address) {
 		t.Errorf("the link speaks with %s, want %s", at, address)
 	}
@@ -116,18 +111,13 @@ func TestHalfStartsWithoutLinkOfMissingAddress(t *testing.T) {
 	if d.links[dir.Opposite().Index()] == nil {
 		t.Error("the other link is not open")
 	}
-	second := func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.openMissing()
-	}
 	d.Log = slog.New(onLine(func(line string) { t.Errorf("logged again: %s", line) }))
-	second()
+	d.aSecond()
 	if d.links[dir.Index()] != nil {
 		t.Fatal("the link is open without its address")
 	}
 	netnstest.IP(t, "address add "+address+"/32 dev lo")
-	second()
+	d.aSecond()
 	opened := d.links[dir.Index()]
 	if opened == nil {
 		t.Fatal(d.unopened[dir.Index()])
@@ -135,6 +125,13 @@ func TestHalfStartsWithoutLinkOfMissingAddress(t *testing.T) {
 	if err := opened.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// aSecond does a half's work of each second at its links.
+func (d *dnpHalf) aSecond() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.openMissing()
 }
 
 // halfWithIPv6Links returns a half with a session at one link. All its links have IPv6 addresses.

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,7 +26,6 @@ type joining struct {
 	tried     map[fault.NodeID]time.Time // when a place was last looked for
 	stays     map[fault.NodeID]time.Time // until when a node is not removed, because the last attempt failed
 	said      map[string]time.Time       // when the log last named each reason of a failure
-	saidList  time.Time                  // when the log last named why Kubernetes' nodes could not be listed
 }
 
 // joinStep is the next step of the leader.
@@ -58,6 +58,9 @@ func (j *joining) news(now time.Time, err error) bool {
 	}
 	return !said
 }
+
+// errUnlisted stands for all failures of lists of Kubernetes' nodes.
+var errUnlisted = errors.New("the nodes of Kubernetes cannot be listed")
 
 // joinReads are what joining reads from outside.
 type joinReads struct {
@@ -113,8 +116,8 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, 
 		switch {
 		case err == nil:
 			out.forget = append(out.forget, j.removed(now, t, listed)...)
-		case now.Sub(j.saidList) >= sayAgain: // the text is no key for news, because it may differ each time
-			out.unlisted, j.saidList = err, now
+		case j.news(now, errUnlisted): // instead of err, whose text may differ each time
+			out.unlisted = err
 		}
 	}
 	out.forget = slices.DeleteFunc(out.forget, func(f forgotten) bool { return now.Before(j.stays[f.id]) })

@@ -443,11 +443,7 @@ func (m *Metrics) Failed(c fault.Cause, p fault.Platform, singleWitness bool, to
 
 // Region sets the state of a region, and the time of its last contact; zero: none yet.
 func (m *Metrics) Region(name string, cut bool, heard time.Time) {
-	v := 0.0
-	if cut {
-		v = 1
-	}
-	m.RegionCut.WithLabelValues(name).Set(v)
+	m.RegionCut.WithLabelValues(name).Set(one(cut))
 	if !heard.IsZero() {
 		m.RegionHeard.WithLabelValues(name).Set(float64(heard.UnixMilli()) / 1000)
 	}

@@ -46,19 +46,10 @@ func Collectors(r Replica) []prometheus.Collector {
 		NewCollector(r.Map, r.Incidents),
 		replicas{prometheus.NewDesc("lofamo_replica_up", "1 for each configured replica that this one reaches; for itself always.",
 			[]string{"replica"}, nil), r.Replicas},
-		gauge("leader_known", "1 while this replica knows a leader; without a quorum that knowledge may be wrong.", func() float64 {
-			if r.Leader() == "" {
-				return 0
-			}
-			return 1
-		}),
+		gauge("leader_known", "1 while this replica knows a leader; without a quorum that knowledge may be wrong.",
+			func() float64 { return one(r.Leader() != "") }),
 		gauge("silence_discounted", "1 while this leader keeps silent nodes from becoming UNKNOWN because supervisors may be losing "+
-			"messages; else 0, also on followers.", func() float64 {
-			if r.Discounting() {
-				return 1
-			}
-			return 0
-		}),
+			"messages; else 0, also on followers.", func() float64 { return one(r.Discounting()) }),
 		gauge("supervisor_quorum_age_seconds", "Time since a quorum last confirmed this replica; -1: never since it "+
 			"started.", r.QuorumAge),
 		gauge("supervisor_certificate_begins_timestamp_seconds", "Begin of the certificate that this replica uses now.",
@@ -88,10 +79,13 @@ func (c replicas) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
 // Collect implements prometheus.Collector.
 func (c replicas) Collect(ch chan<- prometheus.Metric) {
 	for id, up := range c.get() {
-		v := 0.0
-		if up {
-			v = 1
-		}
-		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, v, id)
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, one(up), id)
 	}
+}
+
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -103,7 +103,7 @@ type refusesAll struct{}
 func (refusesAll) Forwarded(*lofamov1.ForwardRequest) *engine.Input { return nil }
 func (refusesAll) Taken(*engine.Input)                              {}
 
-// TestLeaderNotesFollowersLosses checks that the leader notes the losses of its own replicas, and those of no other region.
+// TestLeaderNotesFollowersLosses checks that the leader notes its followers' losses, and ignores losses of other regions' supervisors.
 func TestLeaderNotesFollowersLosses(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		h := hears{lost: make(chan struct{}, 2)}

@@ -84,18 +84,9 @@ func TestWatchesLeaveMemberThatIsCutOffFromItsQuorum(t *testing.T) {
 	observed := make(chan struct{})
 	go func() { defer close(observed); leaders.Run(ctx, near) }()
 	defer func() { cancel(); <-followed; <-observed }()
-	// The cut member may have led: a write then fails until the others have elected a leader.
-	write := func(do func() error) {
-		t.Helper()
-		for err := do(); err != nil; err = do() {
-			if ctx.Err() != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	put := func(c *clientv3.Client, key, value string) {
 		t.Helper()
-		write(func() error { _, err := c.Put(ctx, key, value); return err })
+		write(ctx, t, func() error { _, err := c.Put(ctx, key, value); return err })
 	}
 	put(near, store.ElectionPrefix+"/1", "before")
 	if u := <-revisions; u.Err != nil {
@@ -109,9 +100,9 @@ func TestWatchesLeaveMemberThatIsCutOffFromItsQuorum(t *testing.T) {
 	for _, other := range members[1:] {
 		cut(members[0], other)
 	}
-	write(func() error { _, err := far.Delete(ctx, store.ElectionPrefix+"/1"); return err })
+	write(ctx, t, func() error { _, err := far.Delete(ctx, store.ElectionPrefix+"/1"); return err })
 	put(far, store.ElectionPrefix+"/2", "after")
-	write(func() error {
+	write(ctx, t, func() error {
 		return store.NewEtcd(far, store.Options{}).PutSupervisor(ctx, &lofamov1.Supervisor{Id: "s1"})
 	})
 	for n := 0; n == 0; { // a resumed watch begins with the present list
@@ -172,11 +163,7 @@ func TestCandidateKeepsItsPlaceWithoutQuorum(t *testing.T) {
 		}
 	}
 	each(members, mend)
-	for _, err := c.Delete(ctx, first); err != nil; _, err = c.Delete(ctx, first) {
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-	}
+	write(ctx, t, func() error { _, err := c.Delete(ctx, first); return err })
 	select {
 	case f := <-fences:
 		if f.Key != place {
@@ -184,6 +171,16 @@ func TestCandidateKeepsItsPlaceWithoutQuorum(t *testing.T) {
 		}
 	case <-ctx.Done():
 		t.Fatal("the candidate never leads")
+	}
+}
+
+// write calls do until it succeeds. A write fails while the members have no leader: the cut one may have led.
+func write(ctx context.Context, t *testing.T, do func() error) {
+	t.Helper()
+	for err := do(); err != nil; err = do() {
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -190,7 +190,7 @@ test-tagged: # failpoints
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 
 # LONG are packages that test-short leaves out, besides ALONE: clusters of etcd, API servers, installed packages, thousands of virtual worlds.
-LONG := ./cmd/lofamo-supervisor ./internal/supervisor ./internal/campaign ./internal/testing/charttest ./internal/inventory ./internal/testing/packagetest ./internal/sim/... ./internal/executor/kubernetes
+LONG := ./internal/campaign ./internal/testing/charttest ./internal/inventory ./internal/testing/packagetest ./internal/sim/... ./internal/executor/kubernetes
 
 .PHONY: test-short
 test-short: ## the tests of a change while it grows: no root, no set-up, 3 minutes at most; unchanged packages have their results from Go's cache

@@ -79,8 +79,8 @@ func (d *dnpHalf) openLink(dir grid.Direction) {
 
 const cannotOpen = "link cannot be opened"
 
-// failed records why a link cannot be opened or connected. It logs the first failure, and reports whether this is the first one. openMissing
-// tries again.
+// failed records why a link cannot be opened or connected. It logs the first failure, and reports whether this is the first one.
+// openMissing tries again.
 func (d *dnpHalf) failed(dir grid.Direction, peer fault.NodeID, problem string, err error) (first bool) {
 	at := &d.unopened[dir.Index()]
 	if first = *at == nil; first {

@@ -197,7 +197,7 @@ type LinkOutput struct {
 	// Accepted, for FrameReceived: the frame is new and of this link; its payload may be used.
 	// Duplicates, replays and frames of a session or an epoch gone by are not accepted.
 	Accepted bool
-	// Redial: the peer is silent and may have lost the session: request a handshake. It is set with every Tick while
+	// Redial: the peer is silent, or away as announced, and may have lost the session: request a handshake. It is set with every Tick while
 	// that holds; the dialler limits the rate.
 	Redial bool
 	// Late: this step came so late that the machine doubts itself.

@@ -375,6 +375,39 @@ func TestNoRedialWhilePauseMayExplainSilence(t *testing.T) {
 	}
 }
 
+// TestRedialWhilePeerStaysAway: a peer that has announced its absence may come back without the session. So this end requests another
+// session long before the announced time is over, but not at once: a half that restarts resumes its session.
+func TestRedialWhilePeerStaysAway(t *testing.T) {
+	cfg := testConfig()
+	cfg.Grace = 2 * time.Second
+	now := time.Unix(1000, 0)
+	l := NewLink(cfg, now)
+	f := Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}
+	l.Step(now, FrameReceived{Frame: f})
+	const back = 15 * time.Second
+	for range 3 {
+		f.Seq++
+		l.Step(now, FrameReceived{Frame: RestartingFrame(f, Restarting{Back: back, Attempt: 1})})
+	}
+	left := now
+	for !l.Step(now, Tick{}).Redial {
+		if now = now.Add(cfg.Period); now.Sub(left) > back {
+			break
+		}
+	}
+	if got := now.Sub(left); got < cfg.Grace/2 || got > cfg.Grace/2+2*cfg.Period {
+		t.Errorf("Redial %v after the announcement, want %v", got, cfg.Grace/2)
+	}
+	if out := l.Step(now, Tick{}); out.State == LinkBroken || !out.Redial {
+		t.Errorf("at the next tick: %v, Redial %t; want it until the peer is heard", out.Detail, out.Redial)
+	}
+	f.Seq++
+	l.Step(now, FrameReceived{Frame: f})
+	if out := l.Step(now, Tick{}); out.Redial || out.State != LinkNormal {
+		t.Errorf("the peer is back: Redial %t, %v", out.Redial, out.Detail)
+	}
+}
+
 // TestLinkInvariants throws random events at a machine. After a tick it never asks for a wake-up at once (that would
 // be a busy loop). It calls no peer silent before the time, never while it doubts itself, and its outputs are
 // consistent.

@@ -24,9 +24,11 @@ import (
 // peerWord holds the machine's state of its peers.
 type peerWord struct {
 	order.Holder[peers.State]
-	cfg   *halfcore.PeersConfig // nil: the half knows no peer orders, like those of earlier versions
-	asked bool                  // the supervisors wait for an answer
-	said  int                   // the number of statuses sent
+	cfg *halfcore.PeersConfig // nil: the half knows no peer orders, like those of earlier versions
+	// around are the peers of the present links. They differ from those of the present order if that takes the place away.
+	around [grid.NumDirections]peers.Peer
+	asked  bool // the supervisors wait for an answer
+	said   int  // the number of statuses sent
 }
 
 const (
@@ -42,6 +44,7 @@ func newPeerWord(cfg Config, now time.Time) peerWord {
 		return peerWord{}
 	}
 	k := peerWord{cfg: cfg.Peers, Holder: order.Holder[peers.State]{State: cfg.Peers.State, Lost: cfg.Peers.Lost}}
+	k.around = k.State.Over(k.cfg.Configured)
 	k.Tell(now.Add(cfg.Periods.DigestPeriod))
 	return k
 }
@@ -80,10 +83,7 @@ func (m *Machine) Links() []grid.Direction { return m.cfg.Topo.Links }
 
 // PeerAt returns the peer at the other end of a link.
 func (m *Machine) PeerAt(d grid.Direction) peers.Peer {
-	if m.peers.cfg == nil {
-		return peers.Peer{}
-	}
-	return m.peers.State.Over(m.peers.cfg.Configured)[d.Index()]
+	return m.peers.around[d.Index()]
 }
 
 // onPeerOrder applies the supervisors' order. It always answers, because a repeated order shows that an answer was
@@ -155,7 +155,6 @@ func (m *Machine) unfit(next peers.State) string {
 // changePeers is the only writer of the peers.
 func (m *Machine) changePeers(now time.Time, next peers.State) {
 	k := &m.peers
-	was := k.State.Over(k.cfg.Configured)
 	says := !next.Says(k.State)
 	k.Change(next)
 	m.out.SavePeers = true
@@ -164,9 +163,11 @@ func (m *Machine) changePeers(now time.Time, next peers.State) {
 	}
 	if (k.cfg.Spare || next.Placed) && (!next.Placed || next.Coord != m.cfg.Topo.Coord) {
 		m.note(NotePeers, "this node's place is not %s any more: its daemon ends this half", m.cfg.Topo.Coord)
-		return // neighbours do not speak with it any more
+		return // the links stay as they are, because another order may give the place back before that
 	}
-	m.relink(now, next, was, next.Over(k.cfg.Configured))
+	was := k.around
+	k.around = next.Over(k.cfg.Configured)
+	m.relink(now, next, was, k.around)
 }
 
 // tickPeers reports the state to the supervisors. An unrequested status waits for a host half that can carry it,

@@ -238,3 +238,36 @@ func TestSpareReportsLostPlace(t *testing.T) {
 		t.Errorf("its place was taken: save %t, links that go over %v", out.SavePeers, out.Repeer)
 	}
 }
+
+// An order takes a spare's place away, and the next one gives the same place back before the daemon has ended the half. Its links go on:
+// the neighbours may have sessions with it again, which only they can replace.
+func TestSpareThatGetsItsPlaceBackKeepsSessions(t *testing.T) {
+	w := newMesh(t, "4x1x1", 3, nil)
+	n := w.node("0,0,0")
+	peer := func(d grid.Direction, id string) *lofamov1.Peer {
+		return &lofamov1.Peer{Direction: uint32(d), Node: id, Address: spareAt}
+	}
+	place := &lofamov1.PeerOrder{Number: 5, Coord: "0,0,0", Peers: []*lofamov1.Peer{peer(grid.XPlus, "1,0,0"), peer(grid.XMinus, "3,0,0")}}
+	held, err := peers.FromOrder(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := halfcore.PeersConfig{Spare: true, State: held}
+	for _, d := range []grid.Direction{grid.XPlus, grid.XMinus} {
+		k.Ends[d.Index()].Address = netip.MustParseAddrPort("10.0.0.3:7001")
+	}
+	n.m.peers = newPeerWord(Config{Peers: &k}, w.now)
+
+	if out := n.told(w, &lofamov1.PeerOrder{Number: 6}); !out.SavePeers || n.m.PeerAt(grid.XPlus).Node != "1,0,0" {
+		t.Errorf("without a place: save %t, link X+ is with %q", out.SavePeers, n.m.PeerAt(grid.XPlus).Node)
+	}
+	place.Number = 7
+	if out := n.told(w, place); !out.SavePeers || len(out.Repeer)+len(out.Farewell) > 0 {
+		t.Errorf("with its place again: save %t, links that begin again %v, farewells %d", out.SavePeers, out.Repeer, len(out.Farewell))
+	}
+	for _, d := range []grid.Direction{grid.XPlus, grid.XMinus} {
+		if l := n.m.links[d.Index()]; !l.session || l.detail.State() != torus.LinkNormal {
+			t.Errorf("link %s: session %t, %v", d, l.session, l.detail)
+		}
+	}
+}

@@ -91,8 +91,8 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 var errMoved = errors.New("this node's place has changed")
 
 // inPlace runs serve while the node keeps its present place. When the node gets another place, or a spare loses its place,
-// inPlace stops the halves, because they have no neighbours at the old place any more. Their copies are about the old links:
-// at the new place the halves begin cold, in a new boot epoch.
+// inPlace stops the halves, because they have no neighbours at the old place any more. Their copies and undelivered reports are about the
+// old place: at the new one the halves begin cold, in a new boot epoch.
 func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error) error {
 	at, _ := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
 	ctx, leave := context.WithCancelCause(ctx)
@@ -103,21 +103,23 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	wg.Wait()
 	if err == nil && errors.Is(context.Cause(ctx), errMoved) {
 		for _, h := range d.cfg.halves() {
-			d.removeCopy(h)
+			d.forgetPlace(h)
 		}
 		return errMoved
 	}
 	return err
 }
 
-// removeCopy removes a half's copy, which is from a former place.
-func (d *daemon) removeCopy(h fault.Half) {
-	if err := os.Remove(half.CopyPath(d.cfg.Agent.StateDir, h)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Warn("remove the half's copy from the former place: failed", "half", h.String(), "err", err)
+// forgetPlace removes a half's copy and its undelivered reports, which are from a former place.
+func (d *daemon) forgetPlace(h fault.Half) {
+	for _, file := range []string{half.CopyPath(d.cfg.Agent.StateDir, h), half.SpoolPath(d.cfg.Agent.StateDir, h)} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.log.Warn("remove a half's file from the former place: failed", "half", h.String(), "err", err)
+		}
 	}
 }
 
-// leaveFormerPlace stops the halves whose copies are from a former place, and removes these copies. An earlier daemon ended
+// leaveFormerPlace stops the halves whose copies are from a former place, and removes what they left there. An earlier daemon ended
 // between the order for the present place and the stop of its halves.
 func (d *daemon) leaveFormerPlace() {
 	word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
@@ -145,7 +147,7 @@ func (d *daemon) leaveFormerPlace() {
 		if c.links != nil {
 			c.links.close()
 		}
-		d.removeCopy(h)
+		d.forgetPlace(h)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,12 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 		}
 	}
 	save(here)
+	left := []string{half.CopyPath(d.cfg.Agent.StateDir, fault.HalfDNP), half.SpoolPath(d.cfg.Agent.StateDir, fault.HalfHost)}
+	for _, file := range left {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	serving, ended := make(chan struct{}), make(chan error, 1)
 	serve := func(ctx context.Context) error {
 		close(serving)
@@ -84,6 +91,11 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 	if err := <-ended; !errors.Is(err, errMoved) {
 		t.Errorf("without a place: %v", err)
 	}
+	for _, file := range left { // at the next place it would be taken for news about that place
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", file, err)
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	serving = make(chan struct{})
@@ -92,7 +104,7 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 	}
 }
 
-// The next daemon removes the copies from a former place. It keeps those of the present place and of earlier versions, and
+// The next daemon removes the copies and the undelivered reports from a former place. It keeps those of the present place and of earlier versions, and
 // all of them when the stored order is unreadable.
 func TestNextDaemonLeavesFormerPlace(t *testing.T) {
 	boot, err := storage.BootID()
@@ -123,14 +135,16 @@ func TestNextDaemonLeavesFormerPlace(t *testing.T) {
 			d.halves[h] = newChild(d, h)
 			f, err := storage.OpenCopy(half.CopyPath(d.cfg.Agent.StateDir, h),
 				storage.CopyIdentity{Node: "n0", Half: h, Boot: boot, Place: tc.copied})
-			if err := errors.Join(err, f.Close()); err != nil {
+			if err := errors.Join(err, f.Close(), os.WriteFile(half.SpoolPath(d.cfg.Agent.StateDir, h), nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		d.leaveFormerPlace()
 		for _, h := range d.cfg.halves() {
-			if _, err := os.Stat(half.CopyPath(d.cfg.Agent.StateDir, h)); errors.Is(err, fs.ErrNotExist) == tc.kept {
-				t.Errorf("%s: the copy of the %s half: %v, want it kept: %t", what, h, err, tc.kept)
+			for _, file := range []string{half.CopyPath(d.cfg.Agent.StateDir, h), half.SpoolPath(d.cfg.Agent.StateDir, h)} {
+				if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) == tc.kept {
+					t.Errorf("%s: %s of the %s half: %v, want it kept: %t", what, filepath.Base(file), h, err, tc.kept)
+				}
 			}
 		}
 	}

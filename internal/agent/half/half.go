@@ -233,6 +233,11 @@ func (c *Common) MaxHops() uint8 { return c.Config.HopLimit() }
 // StatePath returns the path of a file in the state directory.
 func (c *Common) StatePath(name string) string { return filepath.Join(c.Config.StateDir, name) }
 
+// SpoolPath is the name of the file of a half's undelivered reports.
+func SpoolPath(stateDir string, half fault.Half) string {
+	return filepath.Join(stateDir, half.String()+spoolFileSuffix)
+}
+
 func (c *Common) epochPath() string { return c.StatePath(c.Half.String() + epochFileSuffix) }
 
 // nextEpoch counts this start. The caller must hold the half's lock on the register file.
@@ -252,7 +257,7 @@ func (c *Common) OpenKeeper(cs *Closers) []servicenet.Kept {
 		c.Log.Warn("kept reports will seem to be of an earlier boot", "err", err)
 	}
 	k, kept := storage.OpenReportLog(storage.ReportLogConfig{
-		Path: c.StatePath(c.Half.String() + spoolFileSuffix), Size: c.Config.Service.SpoolBytes, Origin: c.Origin(),
+		Path: SpoolPath(c.Config.StateDir, c.Half), Size: c.Config.Service.SpoolBytes, Origin: c.Origin(),
 		Logger: c.Log, Boot: boot, Now: storage.SinceBoot, Copy: c.Copy.File, Rescued: c.Copy.rescued,
 	})
 	c.Copy.rescued = nil

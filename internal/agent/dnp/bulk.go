@@ -74,7 +74,11 @@ func (d *dnpHalf) linksText() ([]byte, error) {
 			continue
 		}
 		if d.links[i] == nil {
-			fmt.Fprintf(&out, "link %s is not open: %v\n", dir, d.unopened[i])
+			fmt.Fprintf(&out, "link %s is not open", dir)
+			if err := d.unopened[i]; err != nil {
+				fmt.Fprintf(&out, ": %v", err)
+			}
+			out.WriteByte('\n')
 			continue
 		}
 		fmt.Fprintf(&out, "link %s to %s\n", dir, d.links[i].PeerAddr())

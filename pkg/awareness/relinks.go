@@ -17,7 +17,8 @@ import (
 //	         ────────────────────────────────────────────────────────►
 //	                               RelinkBound
 //
-// An end has followed once its node has reported the link as not working, because every link begins cold. If the former
+// An end has followed once its node has reported the link as not working, because every link begins cold. (Only a half that gets its place
+// back before its daemon has ended it keeps its links.) If the former
 // link did not work either, the end has followed once its node has reported the link as UNKNOWN. The reports of
 // a joiner, and of an end that had no link before, are always about the new link. A report from one such end is enough:
 // it means that frames pass in both directions. All links of a joiner wait for the last of them. Until then, silence of

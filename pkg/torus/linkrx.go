@@ -206,14 +206,14 @@ func (l *Link) peerPaused() bool {
 // needsSession reports whether to request a new session because the peer may have lost the old one. It waits while a pause
 // of the peer may explain the silence: the sequence numbers of a new session cannot prove that no frame was lost. It waits
 // at most half a Grace, because a peer that has just started needs its session within Grace. A resumed link that has heard
-// nothing waits silentAfter. While a peer is away as it has announced, the link waits half a Grace: a half that restarts resumes its
-// session, but one that began its link again has none.
+// nothing waits silentAfter. While the peer is away as announced, the link waits longer than a restart takes (restartWait): a half that
+// restarts resumes its session, but a half that has begun its link anew has none.
 func (l *Link) needsSession(now time.Time) bool {
 	switch {
 	case l.hearing:
 		return false
 	case l.restart.on:
-		return now.Sub(l.restart.first) >= l.cfg.grace()/2
+		return now.Sub(l.restart.first) >= min(restartWait, l.cfg.grace()/2)
 	case l.rx == LinkBroken:
 		return l.peerEnded || now.Sub(l.silentFrom) >= min(maxPause*l.cfg.SilentAfter(), l.cfg.grace()/2)
 	}

@@ -378,8 +378,15 @@ func TestNoRedialWhilePauseMayExplainSilence(t *testing.T) {
 // TestRedialWhilePeerStaysAway: a peer that has announced its absence may come back without the session. So this end requests another
 // session long before the announced time is over, but not at once: a half that restarts resumes its session.
 func TestRedialWhilePeerStaysAway(t *testing.T) {
+	for grace, want := range map[time.Duration]time.Duration{2 * time.Second: time.Second, 40 * time.Second: restartWait} {
+		redialsWhilePeerStaysAway(t, grace, want)
+	}
+}
+
+func redialsWhilePeerStaysAway(t *testing.T, grace, want time.Duration) {
+	t.Helper()
 	cfg := testConfig()
-	cfg.Grace = 2 * time.Second
+	cfg.Grace = grace
 	now := time.Unix(1000, 0)
 	l := NewLink(cfg, now)
 	f := Frame{Type: TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: 1, Epoch: 1}
@@ -395,8 +402,8 @@ func TestRedialWhilePeerStaysAway(t *testing.T) {
 			break
 		}
 	}
-	if got := now.Sub(left); got < cfg.Grace/2 || got > cfg.Grace/2+2*cfg.Period {
-		t.Errorf("Redial %v after the announcement, want %v", got, cfg.Grace/2)
+	if got := now.Sub(left); got < want || got > want+2*cfg.Period {
+		t.Errorf("grace %v: Redial %v after the announcement, want %v", grace, got, want)
 	}
 	if out := l.Step(now, Tick{}); out.State == LinkBroken || !out.Redial {
 		t.Errorf("at the next tick: %v, Redial %t; want it until the peer is heard", out.Detail, out.Redial)

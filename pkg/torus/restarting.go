@@ -14,6 +14,9 @@ import (
 // ordinary frame. So no announcer can put it off forever.
 const MaxRestarting = 30 * time.Second
 
+// restartWait is how long a peer may be away as announced before this end requests a new session. A half usually restarts within a second.
+const restartWait = 2500 * time.Millisecond
+
 // Restarting is the payload of a frame of TypeRestarting. The process that holds the sender's sockets and its copy
 // says that the DNP half is gone and will be back. The frame is of the half's session and takes the next of its
 // sequence numbers, but it is no sign of life: the half is not running.

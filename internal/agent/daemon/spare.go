@@ -103,7 +103,9 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	wg.Wait()
 	if err == nil && errors.Is(context.Cause(ctx), errMoved) {
 		for _, h := range d.cfg.halves() {
-			d.forgetPlace(h)
+			if c := d.halves[h]; c == nil || c.served == "" { // else another process still serves the half
+				d.forgetPlace(h)
+			}
 		}
 		return errMoved
 	}
@@ -119,8 +121,9 @@ func (d *daemon) forgetPlace(h fault.Half) {
 	}
 }
 
-// leaveFormerPlace stops the halves whose copies are from a former place, and removes what they left there. An earlier daemon ended
-// between the order for the present place and the stop of its halves.
+// leaveFormerPlace stops the halves whose copies are from a former place, and removes their copies and undelivered reports. An earlier
+// daemon ended between the order for the present place and the stop of its halves. A node without a place keeps no such files, from
+// whatever boot they are.
 func (d *daemon) leaveFormerPlace() {
 	word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
 	boot, err := storage.BootID()
@@ -131,16 +134,22 @@ func (d *daemon) leaveFormerPlace() {
 	configured := d.configuredPlace()
 	for _, h := range d.cfg.halves() {
 		copied, err := storage.ReadCopy(half.CopyPath(d.cfg.Agent.StateDir, h), storage.CopyIdentity{Node: d.cfg.Agent.Node, Half: h, Boot: boot})
-		if err != nil || copied.Place() == "" || !moved(configured, copied.Place(), word, lost) {
+		left := err == nil && copied.Place() != "" && moved(configured, copied.Place(), word, lost)
+		if !left && (lost != nil || !d.withdrawn(word)) {
 			continue
 		}
 		c := d.halves[h]
-		c.log.Warn("half serves a former place: stopping it", "was", copied.Place(), "is", cmp.Or(word.Place(), configured), "order", word.Number)
 		p, served := c.adopt()
 		if served {
 			continue // adopt has logged the reason
 		}
 		if p != nil {
+			was := ""
+			if left {
+				was = copied.Place()
+			}
+			c.log.Warn("half serves a former place: stopping it", "was", was, "is", cmp.Or(word.Place(), configured),
+				"order", word.Number)
 			c.set(p)
 			c.stop()
 		}

@@ -99,13 +99,19 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	serving = make(chan struct{})
+	if err := os.WriteFile(left[1], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := d.inPlace(ctx, serve); err != nil {
 		t.Errorf("asked to stop: %v", err)
 	}
+	if _, err := os.Stat(left[1]); err != nil {
+		t.Errorf("asked to stop, the node keeps its place, but not its undelivered reports: %v", err)
+	}
 }
 
-// The next daemon removes the copies and the undelivered reports from a former place. It keeps those of the present place and of earlier versions, and
-// all of them when the stored order is unreadable.
+// The next daemon removes the copies and the undelivered reports from a former place. It keeps those of the present place and of earlier
+// versions, and all of them when the stored order is unreadable. A node without a place keeps none, whichever boot they are of.
 func TestNextDaemonLeavesFormerPlace(t *testing.T) {
 	boot, err := storage.BootID()
 	if err != nil {
@@ -114,27 +120,37 @@ func TestNextDaemonLeavesFormerPlace(t *testing.T) {
 	order := func(dir string) error {
 		return storage.PeerOrders().Save(dir, peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 2}})
 	}
+	withdrawal := func(dir string) error { return storage.PeerOrders().Save(dir, peers.State{Number: 4}) }
+	damage := func(dir string) error { return os.WriteFile(storage.PeerOrders().Path(dir), []byte("?"), 0o600) }
+	earlier := boot
+	earlier[0]++
 	for what, tc := range map[string]struct {
+		spare  bool // a node without a configured place
+		boot   [16]byte
 		copied string
 		order  func(dir string) error
 		kept   bool
 	}{
-		"former place":      {"1,0,0", order, false},
-		"present place":     {"2,0,0", order, true},
-		"earlier version":   {"", order, true},
-		"configured place":  {"0,0,0", func(string) error { return nil }, true},
-		"place withdrawn":   {"1,0,0", func(dir string) error { return storage.PeerOrders().Save(dir, peers.State{Number: 4}) }, false},
-		"unreadable orders": {"1,0,0", func(dir string) error { return os.WriteFile(storage.PeerOrders().Path(dir), []byte("?"), 0o600) }, true},
+		"former place":                  {false, boot, "1,0,0", order, false},
+		"present place":                 {false, boot, "2,0,0", order, true},
+		"present place, earlier boot":   {true, earlier, "2,0,0", order, true},
+		"earlier version":               {false, boot, "", order, true},
+		"configured place":              {false, boot, "0,0,0", func(string) error { return nil }, true},
+		"place withdrawn":               {true, boot, "1,0,0", withdrawal, false},
+		"place withdrawn, earlier boot": {true, earlier, "1,0,0", withdrawal, false},
+		"configured place again":        {false, boot, "1,0,0", withdrawal, false},
+		"unreadable orders":             {false, boot, "1,0,0", damage, true},
+		"a spare's unreadable orders":   {true, boot, "1,0,0", damage, true},
 	} {
 		d := &daemon{log: slog.New(slog.DiscardHandler), halves: map[fault.Half]*child{},
-			cfg: RunConfig{Agent: config.Agent{Node: "n0", Coord: "0,0,0", Dims: "3x1x1", StateDir: t.TempDir()}}}
+			cfg: RunConfig{Agent: config.Agent{Node: "n0", Coord: "0,0,0", Dims: "3x1x1", StateDir: t.TempDir(), Spare: tc.spare}}}
 		if err := tc.order(d.cfg.Agent.StateDir); err != nil {
 			t.Fatal(err)
 		}
 		for _, h := range d.cfg.halves() {
 			d.halves[h] = newChild(d, h)
 			f, err := storage.OpenCopy(half.CopyPath(d.cfg.Agent.StateDir, h),
-				storage.CopyIdentity{Node: "n0", Half: h, Boot: boot, Place: tc.copied})
+				storage.CopyIdentity{Node: "n0", Half: h, Boot: tc.boot, Place: tc.copied})
 			if err := errors.Join(err, f.Close(), os.WriteFile(half.SpoolPath(d.cfg.Agent.StateDir, h), nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}

@@ -233,7 +233,7 @@ func (c *Common) MaxHops() uint8 { return c.Config.HopLimit() }
 // StatePath returns the path of a file in the state directory.
 func (c *Common) StatePath(name string) string { return filepath.Join(c.Config.StateDir, name) }
 
-// SpoolPath is the name of the file of a half's undelivered reports.
+// SpoolPath returns the path of the file of a half's undelivered reports.
 func SpoolPath(stateDir string, half fault.Half) string {
 	return filepath.Join(stateDir, half.String()+spoolFileSuffix)
 }

@@ -46,7 +46,8 @@ func rightsOf(t *testing.T, s grpc.ServiceDesc) string {
 	add := func(name string) {
 		method := "/" + s.ServiceName + "/" + name
 		roles := rights(method)
-		if (len(roles) == 0) != (method == lofamov1.Enrolment_Enrol_FullMethodName) || slices.Contains(roles, pki.RoleNode) || slices.Contains(roles, pki.RoleExecutor) {
+		if enrols := method == lofamov1.Enrolment_Enrol_FullMethodName; enrols != (len(roles) == 0) ||
+			slices.Contains(roles, pki.RoleNode) || slices.Contains(roles, pki.RoleExecutor) {
 			t.Errorf("%s.%s: %v may call it", s.ServiceName, name, roles)
 		}
 		var names []string

@@ -25,7 +25,7 @@ import (
 type peerWord struct {
 	order.Holder[peers.State]
 	cfg *halfcore.PeersConfig // nil: the half knows no peer orders, like those of earlier versions
-	// around are the peers of the present links. They differ from those of the present order if that takes the place away.
+	// around holds the peers of the present links. After an order that takes the place away, or gives another one, it keeps the former peers.
 	around [grid.NumDirections]peers.Peer
 	asked  bool // the supervisors wait for an answer
 	said   int  // the number of statuses sent
@@ -155,19 +155,27 @@ func (m *Machine) unfit(next peers.State) string {
 // changePeers is the only writer of the peers.
 func (m *Machine) changePeers(now time.Time, next peers.State) {
 	k := &m.peers
-	says := !next.Says(k.State)
+	says, returns := !next.Says(k.State), m.elsewhere(k.State)
 	k.Change(next)
 	m.out.SavePeers = true
 	if says {
 		m.note(NotePeers, "peers by order %d: %s", next.Number, next)
 	}
-	if (k.cfg.Spare || next.Placed) && (!next.Placed || next.Coord != m.cfg.Topo.Coord) {
+	if m.elsewhere(next) {
 		m.note(NotePeers, "this node's place is not %s any more: its daemon ends this half", m.cfg.Topo.Coord)
-		return // the links stay as they are, because another order may give the place back before that
+		return // the links stay: another order may give the place back before the daemon ends this half
 	}
 	was := k.around
 	k.around = next.Over(k.cfg.Configured)
 	m.relink(now, next, was, k.around)
+	if returns { // a neighbour may have left meanwhile, and begun its link anew
+		m.redial = append(m.redial, m.cfg.Topo.Links...)
+	}
+}
+
+// elsewhere reports whether this half's place is not the node's place by an order.
+func (m *Machine) elsewhere(s peers.State) bool {
+	return (m.peers.cfg.Spare || s.Placed) && (!s.Placed || s.Coord != m.cfg.Topo.Coord)
 }
 
 // tickPeers reports the state to the supervisors. An unrequested status waits for a host half that can carry it,

@@ -239,8 +239,8 @@ func TestSpareReportsLostPlace(t *testing.T) {
 	}
 }
 
-// An order takes a spare's place away, and the next one gives the same place back before the daemon has ended the half. Its links go on:
-// the neighbours may have sessions with it again, which only they can replace.
+// An order takes a spare's place away, and the next one gives the same place back before the daemon has ended the half. Its links continue:
+// the neighbours may already have new sessions with it. It requests sessions too, because a neighbour may have begun its link anew.
 func TestSpareThatGetsItsPlaceBackKeepsSessions(t *testing.T) {
 	w := newMesh(t, "4x1x1", 3, nil)
 	n := w.node("0,0,0")
@@ -262,12 +262,22 @@ func TestSpareThatGetsItsPlaceBackKeepsSessions(t *testing.T) {
 		t.Errorf("without a place: save %t, link X+ is with %q", out.SavePeers, n.m.PeerAt(grid.XPlus).Node)
 	}
 	place.Number = 7
-	if out := n.told(w, place); !out.SavePeers || len(out.Repeer)+len(out.Farewell) > 0 {
+	out := n.told(w, place)
+	if !out.SavePeers || len(out.Repeer)+len(out.Farewell) > 0 {
 		t.Errorf("with its place again: save %t, links that begin again %v, farewells %d", out.SavePeers, out.Repeer, len(out.Farewell))
+	}
+	if want := []grid.Direction{grid.XPlus, grid.XMinus}; !slices.Equal(out.Redial, want) {
+		t.Errorf("requests sessions at %v: want %v", out.Redial, want)
 	}
 	for _, d := range []grid.Direction{grid.XPlus, grid.XMinus} {
 		if l := n.m.links[d.Index()]; !l.session || l.detail.State() != torus.LinkNormal {
 			t.Errorf("link %s: session %t, %v", d, l.session, l.detail)
 		}
+	}
+
+	n.told(w, &lofamov1.PeerOrder{Number: 8})
+	place.Number, place.Peers[0].Node = 9, "spare-0"
+	if out := n.told(w, place); !slices.Equal(out.Repeer, []grid.Direction{grid.XPlus}) || n.m.PeerAt(grid.XPlus).Node != "spare-0" {
+		t.Errorf("with another peer at X+: links that begin again %v, link X+ is with %q", out.Repeer, n.m.PeerAt(grid.XPlus).Node)
 	}
 }

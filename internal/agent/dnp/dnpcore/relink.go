@@ -58,7 +58,7 @@ func (m *Machine) viewOf(next peers.State) *halfcore.Topology {
 	return halfcore.NewTopology(m.self, at, dims, ids).Without(without...)
 }
 
-// relink is the only writer of the topology. was and is are the peers before and after the order.
+// relink is the only writer of the topology. was holds the peers of the present links, is those of the order.
 func (m *Machine) relink(now time.Time, next peers.State, was, is [grid.NumDirections]peers.Peer) {
 	around, before := m.viewOf(next), m.cfg.Topo
 	linked := express.MaskOf(around.Links...)

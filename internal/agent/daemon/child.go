@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
@@ -48,7 +50,8 @@ type child struct {
 	alarm   *half.Alarm // nil before lookAfterUntil
 	links   *links      // of a DNP half with restarts; nil: none are held
 	history *durable.Newest[halfcore.RecoveryHistory]
-	opening *logOpening // the opening of the log file that the disk has not completed; nil: none
+	slow    rate.Sometimes // logs that the disk delays the history
+	opening *logOpening    // the opening of the log file that the disk has not completed; nil: none
 	// ended is the last process, if it ended without a request; nil while a process runs.
 	ended *halfcore.EndedProcess
 
@@ -63,6 +66,7 @@ type child struct {
 func newChild(d *daemon, h fault.Half) *child {
 	c := &child{
 		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), round: make(chan struct{}), first: true,
+		slow:  rate.Sometimes{Interval: time.Minute},
 		since: half.Monotonic(), record: halfcore.RecoveryRecord{Half: h, State: halfcore.Stopped},
 	}
 	c.history = durable.NewNewest(func(x halfcore.RecoveryHistory) { d.noteKept(d.writeHistory(h, x)) })

@@ -20,14 +20,15 @@ const (
 	longDiskWait = time.Second
 )
 
-// keepHistory writes the history of the half, and logs if the disk does not answer in time. If last is set, it waits longer.
+// keepHistory writes the history of the half, and logs, at most once a minute, if the disk does not answer in time. If last is set, it waits
+// longer.
 func (c *child) keepHistory(h halfcore.RecoveryHistory, last bool) {
 	kept := c.history.Write(h, diskWait)
 	if !kept && last {
 		kept = c.history.Flush(longDiskWait)
 	}
 	if !kept {
-		c.log.Warn("history of restarts not kept yet: the disk has not answered in time")
+		c.slow.Do(func() { c.log.Warn("history of restarts not kept yet: the disk has not answered in time") })
 	}
 }
 

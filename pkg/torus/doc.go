@@ -46,7 +46,7 @@
 // The process that holds the sockets and the copy of a dead half announces its restart. A frame of TypeRestarting, of
 // the half's session and with its next sequence number, gives the time at which the half means to be back. Meanwhile
 // the link is sick and not broken, for MaxRestarting at most. The half resumes its session. If it does
-// not return soon, the other end requests a new session, because the half may have begun its link anew. An end that
+// not return soon, the other end requests a new session, because the half may have begun its link again. An end that
 // does not know the type sees only a frame and then silence.
 //
 // Types and flags that a receiver does not know are kept and ignored: a later version may add

@@ -207,7 +207,7 @@ func (l *Link) peerPaused() bool {
 // of the peer may explain the silence: the sequence numbers of a new session cannot prove that no frame was lost. It waits
 // at most half a Grace, because a peer that has just started needs its session within Grace. A resumed link that has heard
 // nothing waits silentAfter. While the peer is away as announced, the link waits longer than a restart takes (restartWait): a half that
-// restarts resumes its session, but a half that has begun its link anew has none.
+// restarts resumes its session, but a half that has begun its link again has none.
 func (l *Link) needsSession(now time.Time) bool {
 	switch {
 	case l.hearing:

@@ -20,8 +20,8 @@ const (
 	longDiskWait = time.Second
 )
 
-// keepHistory writes the history of the half, and logs, at most once a minute, if the disk does not answer in time. If last is set, it waits
-// longer.
+// keepHistory writes the history of the half. If the disk does not answer in time, it logs that, at most once a minute. If last is set, it
+// waits longer.
 func (c *child) keepHistory(h halfcore.RecoveryHistory, last bool) {
 	kept := c.history.Write(h, diskWait)
 	if !kept && last {

@@ -122,8 +122,8 @@ func (d *daemon) forgetPlace(h fault.Half) {
 }
 
 // leaveFormerPlace stops the halves whose copies are from a former place, and removes their copies and undelivered reports. An earlier
-// daemon ended between the order for the present place and the stop of its halves. A node without a place keeps no such files, from
-// whatever boot they are.
+// daemon ended between the order for the present place and the stop of its halves. A node without a place keeps no such files, not
+// even those of an earlier boot.
 func (d *daemon) leaveFormerPlace() {
 	word, lost := storage.PeerOrders().Load(d.cfg.Agent.StateDir)
 	boot, err := storage.BootID()

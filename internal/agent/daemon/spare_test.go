@@ -111,7 +111,7 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 }
 
 // The next daemon removes the copies and the undelivered reports from a former place. It keeps those of the present place and of earlier
-// versions, and all of them when the stored order is unreadable. A node without a place keeps none, whichever boot they are of.
+// versions, and all of them when the stored order is unreadable. A node without a place keeps none, not even those of an earlier boot.
 func TestNextDaemonLeavesFormerPlace(t *testing.T) {
 	boot, err := storage.BootID()
 	if err != nil {

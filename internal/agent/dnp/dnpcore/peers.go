@@ -168,7 +168,7 @@ func (m *Machine) changePeers(now time.Time, next peers.State) {
 	was := k.around
 	k.around = next.Over(k.cfg.Configured)
 	m.relink(now, next, was, k.around)
-	if returns { // a neighbour may have left meanwhile, and begun its link anew
+	if returns { // a neighbour may have left meanwhile, and begun its link again
 		m.redial = append(m.redial, m.cfg.Topo.Links...)
 	}
 }

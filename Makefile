@@ -108,9 +108,9 @@ E2E_PARALLEL := 2
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
-# WORLDS are the longest tests there that play one world at a time, in one goroutine: the race detector does not see them at all.
-WORLDS := ^Test(FaultsBeforeTheFirstReport|IncidentsEqualInjectedFaults|NextLeaderWaitsForLinkToAnotherPeer|DeathAfterMoveIsNamedInTime)$$
 PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage ./pkg/servicenet ./pkg/torus/express
+# WORLDS are the longest tests of PURE that play one world at a time, in one goroutine. The run with the race detector leaves them out.
+WORLDS := ^Test(FaultsBeforeTheFirstReport|IncidentsEqualInjectedFaults|NextLeaderWaitsForLinkToAnotherPeer|DeathAfterMoveIsNamedInTime)$$
 
 # SINGLE are packages of one goroutine, tests included, as internal/archtest checks: the race detector can find nothing there.
 SINGLE := ./internal/agent/dnp/dnpcore ./internal/archtest ./pkg/awareness ./pkg/selftest ./pkg/torus/grid ./pkg/torus/procedure ./pkg/torus/routing

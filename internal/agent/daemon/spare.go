@@ -133,8 +133,12 @@ func (d *daemon) leaveFormerPlace() {
 	}
 	configured := d.configuredPlace()
 	for _, h := range d.cfg.halves() {
+		was := "" // unknown
 		copied, err := storage.ReadCopy(half.CopyPath(d.cfg.Agent.StateDir, h), storage.CopyIdentity{Node: d.cfg.Agent.Node, Half: h, Boot: boot})
-		left := err == nil && copied.Place() != "" && moved(configured, copied.Place(), word, lost)
+		if err == nil {
+			was = copied.Place()
+		}
+		left := was != "" && moved(configured, was, word, lost)
 		if !left && (lost != nil || !d.withdrawn(word)) {
 			continue
 		}
@@ -144,12 +148,7 @@ func (d *daemon) leaveFormerPlace() {
 			continue // adopt has logged the reason
 		}
 		if p != nil {
-			was := ""
-			if left {
-				was = copied.Place()
-			}
-			c.log.Warn("half serves a former place: stopping it", "was", was, "is", cmp.Or(word.Place(), configured),
-				"order", word.Number)
+			c.log.Warn("half serves a former place: stopping it", "was", was, "is", cmp.Or(word.Place(), configured), "order", word.Number)
 			c.set(p)
 			c.stop()
 		}

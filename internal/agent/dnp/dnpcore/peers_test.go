@@ -240,7 +240,8 @@ func TestSpareReportsLostPlace(t *testing.T) {
 }
 
 // An order takes a spare's place away, and the next one gives the same place back before the daemon has ended the half. Its links continue:
-// the neighbours may already have new sessions with it. It requests sessions too, because a neighbour may have begun its link again.
+// the neighbours may already have new sessions with this half. The half requests sessions too, because a neighbour may have begun its link
+// again.
 func TestSpareThatGetsItsPlaceBackKeepsSessions(t *testing.T) {
 	w := newMesh(t, "4x1x1", 3, nil)
 	n := w.node("0,0,0")

@@ -278,8 +278,9 @@ func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
 }
 
 // sendTries bounds how often a datagram is offered to the kernel. An ICMP answer to an earlier one shows as the error
-// of the next call, once: it is no fault of this datagram, and may concern another supervisor.
-const sendTries = 8
+// of the next call, once: it is no fault of this datagram, and may concern another supervisor. While the reader takes
+// errors from the queue, up to errorBatch without a pause, each one that it takes shows so too.
+const sendTries = 4 * errorBatch
 
 // send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
 // there, behind a card that is stuck or neighbours that do not answer ARP, would be found dead.

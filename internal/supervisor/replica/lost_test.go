@@ -54,8 +54,8 @@ func TestLeaderHearsOfLosses(t *testing.T) {
 			changed, ended := make(chan struct{}), make(chan error, 1)
 			conn := connected(t, end)
 			go func() { ended <- f.follow(t.Context(), conn, changed) }()
-			lost, last := 0, false
-			for limit := time.After(time.Minute); !last || f.waits(); {
+			lost, want, last := 0, map[bool]int{true: 1}[tc.want], false
+			for limit := time.After(time.Minute); !last || f.waits() || lost < want; {
 				select {
 				case req := <-end.got:
 					last = last || req.GetFrom() == "last"
@@ -65,7 +65,7 @@ func TestLeaderHearsOfLosses(t *testing.T) {
 				case err := <-ended:
 					t.Fatalf("the stream ended: %v", err)
 				case <-limit:
-					t.Fatal("the leader got nothing")
+					t.Fatalf("%d messages reported a loss, want %d; got the last message: %t", lost, want, last)
 				}
 			}
 			close(changed)
@@ -75,7 +75,7 @@ func TestLeaderHearsOfLosses(t *testing.T) {
 					lost++
 				}
 			}
-			if want := map[bool]int{true: 1}[tc.want]; lost != want {
+			if lost != want {
 				t.Errorf("%d messages reported a loss, want %d", lost, want)
 			}
 		})

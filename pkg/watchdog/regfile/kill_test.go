@@ -56,10 +56,10 @@ func victim(path string) error {
 		os.Exit(1)
 	}()
 	for i := 0; ; i++ {
-		if err := f.StoreDNP(victimWords[i%len(victimWords)]); err != nil {
+		if err := f.SetEpoch(fault.HalfDNP, fault.Epoch(1<<33+i)); err != nil {
 			return err
 		}
-		if err := f.SetEpoch(fault.HalfDNP, fault.Epoch(1<<33+i)); err != nil {
+		if err := f.StoreDNP(victimWords[i%len(victimWords)]); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"bytes"
 	"math/bits"
 	"time"
 
@@ -311,6 +312,10 @@ func (m *Machine) send(now time.Time, i int, l *link, msg halfcore.Relay) {
 	if s.wait[l.dir.Index()] != 0 {
 		return
 	}
+	if m.waitsAt(l, &msg) {
+		s.passed = true // in the other slot
+		return
+	}
 	if m.acknowledges(l) {
 		hd, ok := l.hop.Send(now, i)
 		if !ok {
@@ -325,6 +330,19 @@ func (m *Machine) send(now time.Time, i int, l *link, msg halfcore.Relay) {
 	}
 	s.leaves = true
 	m.forward(now, l, msg)
+}
+
+// waitsAt reports whether a slot holds the same message, in flight by this link. On detours a message passes by several times while its
+// destination, a neighbour, is away as announced. If each copy took a slot until the neighbour is back, few messages would fill all slots,
+// and this half would refuse everything else.
+func (m *Machine) waitsAt(l *link, msg *halfcore.Relay) bool {
+	for on := m.hops.on; on != 0; on &= on - 1 {
+		s := &m.hops.slots[bits.TrailingZeros64(on)]
+		if s.wait[l.dir.Index()] != 0 && s.msg.Kind == msg.Kind && s.msg.Dst == msg.Dst && bytes.Equal(s.msg.Envelope, msg.Envelope) {
+			return true
+		}
+	}
+	return false
 }
 
 // acknowledges reports whether the neighbour acknowledges messages.

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
@@ -128,6 +129,37 @@ func TestMessageWaitsForRoomOnLink(t *testing.T) {
 	w.run(time.Second)
 	if got := strings.Join(w.deeds, "\n"); strings.Count(got, `"second"`) != 1 || !strings.Contains(got, "number 65 on 65") {
 		t.Errorf("it goes when there is room, and once:\n%s", got)
+	}
+	if s := w.m.HopStats(); s.Held != 0 || s.Expired != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestMessageOnDetoursHoldsOneSlot: the destination is away as announced, so its message passes by again and again. It waits in one slot,
+// and reaches the destination once.
+func TestMessageOnDetoursHoldsOneSlot(t *testing.T) {
+	w := newWorld(t, "3x3x1", "0,0,0")
+	w.m.cfg.MaxHops, w.m.cfg.Routing = 32, routing.Chaos
+	for _, p := range w.peers {
+		p.status.Hops = true
+		w.receive(p, p.machine.NextFrame(p.status))
+	}
+	away := w.peer(grid.XPlus)
+	w.receive(away, torus.RestartingFrame(away.machine.NextFrame(away.status), torus.Restarting{Back: 10 * time.Second, Attempt: 1}))
+	away.alive = false
+	for made, from := range []grid.Direction{grid.YMinus, grid.XMinus, grid.YPlus, grid.YMinus} {
+		w.message(w.peer(from), halfcore.Relay{Kind: halfcore.RelayDown, Limit: 32, Made: uint8(1 + 2*made), Dst: grid.Coord{X: 1},
+			Envelope: []byte("challenge")})
+		w.run(300 * time.Millisecond)
+		if s := w.m.HopStats(); s.Held != 1 {
+			t.Errorf("after %d visits: %+v, want one message held", made+1, s)
+		}
+	}
+	w.deeds, away.alive = nil, true
+	w.receive(away, away.machine.NextFrame(away.status))
+	w.run(time.Second)
+	if got := strings.Join(w.deeds, "\n"); strings.Count(got, `"challenge"`) != 1 {
+		t.Errorf("want it once at the destination:\n%s", got)
 	}
 	if s := w.m.HopStats(); s.Held != 0 || s.Expired != 0 {
 		t.Errorf("%+v", s)

@@ -322,7 +322,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 		}
 		v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
 		switch {
-		case v.cast < v.live:
+		case v.cast < v.live, v.cast == 0 && m.unsettled(n, now):
 			continue
 		case v.cast == 0:
 			m.becomeInferred(n, now)
@@ -344,6 +344,14 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 			m.touch(nb.node)
 		}
 	}
+}
+
+// unsettled reports whether a live neighbour is no witness only because its links to the node have not settled. The node may be alive, and
+// cut off from the torus until it has followed its order.
+func (m *Machine) unsettled(n *node, now time.Time) bool {
+	return slices.ContainsFunc(n.neighbours, func(nb neighbour) bool {
+		return m.apart(nb, now) && nb.node.rounds[0].mute.IsZero() && m.witness(nb.node, now)
+	})
 }
 
 // unseen reports whether the node is inferred dead and no live witness accuses it. If a neighbour comes back and accuses it, the machine

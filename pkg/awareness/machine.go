@@ -64,9 +64,10 @@ type Machine struct {
 	regained map[*node]time.Time
 	// rewired holds the nodes with links that lead to another peer since a change of places; nil if there was none.
 	rewired map[*node]*relinks
-	records []record  // records in use for the current node: see said
-	calm    suspicion // shared suspicion of all nodes without a case against them; read-only
-	newest  *finding  // newest finding that a story keeps
+	left    map[fault.NodeID]time.Time // when nodes left their places, for RelinkBound
+	records []record                   // records in use for the current node: see said
+	calm    suspicion                  // shared suspicion of all nodes without a case against them; read-only
+	newest  *finding                   // newest finding that a story keeps
 	out     Output
 	atStart []Change // to the saved map, before the first step
 }
@@ -93,7 +94,8 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	if cfg.RelinkBound == 0 {
 		cfg.RelinkBound = DefaultRelinkBound
 	}
-	m := &Machine{cfg: cfg, ranks: make(map[fault.NodeID]int, len(cfg.IDs)), clock: newClock(now), started: now, now: now}
+	m := &Machine{cfg: cfg, ranks: make(map[fault.NodeID]int, len(cfg.IDs)), clock: newClock(now), started: now, now: now,
+		left: make(map[fault.NodeID]time.Time)}
 	m.build()
 	m.domains = newDomains(cfg, m.nodes)
 	seen := make(map[fault.NodeID]bool, len(saved))

@@ -2,6 +2,7 @@ package awareness
 
 import (
 	"container/heap"
+	"maps"
 	"slices"
 	"time"
 
@@ -30,7 +31,7 @@ const whyMoved = "the topology has changed: "
 // at again.
 func (m *Machine) moved(ev Moved, now time.Time) {
 	gone := m.replace(ev, now)
-	m.forgetGone(gone)
+	m.forgetGone(gone, now)
 	changed := m.reconnect(now)
 	m.domains = newDomains(m.cfg, m.nodes)
 	m.sizes = nil // counted on demand
@@ -54,6 +55,7 @@ func (m *Machine) moved(ev Moved, now time.Time) {
 
 // replace gives every node its rank, creates the new nodes, and returns those that have left.
 func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
+	maps.DeleteFunc(m.left, func(_ fault.NodeID, at time.Time) bool { return now.Sub(at) > m.cfg.RelinkBound })
 	was, ranks := m.nodes, m.ranks
 	m.cfg.Dims, m.cfg.IDs, m.cfg.Labels, m.cfg.DomainLabels = ev.Dims, ev.IDs, ev.Labels, ev.DomainLabels
 	m.cfg.Revision = ev.Revision
@@ -82,6 +84,9 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 				}
 				m.becomeMoved(r, [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}, now)
 			}
+			if !m.left[id].IsZero() {
+				r.blurred = 1<<grid.NumDirections - 1
+			}
 		}
 		m.nodes[rank], m.ranks[id] = n, rank
 		if !n.foreign {
@@ -97,8 +102,11 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 }
 
 // forgetGone removes nodes that have left their places, and ends their warnings.
-func (m *Machine) forgetGone(gone []*node) {
+func (m *Machine) forgetGone(gone []*node, now time.Time) {
 	for _, n := range gone {
+		if _, placed := m.ranks[n.id]; !placed {
+			m.left[n.id] = now
+		}
 		for _, t := range n.trends {
 			m.endWarning(t, whyMoved+"the node has left its place")
 		}

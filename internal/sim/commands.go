@@ -47,7 +47,7 @@ func (r *runner) system(a []string) (done bool, err error) {
 		return true, r.coldStart(at(a, 1))
 	case "kill-fraction":
 		return true, r.killFraction(at(a, 1))
-	case "join", "leave", "move":
+	case "join", "leave", "move", "return":
 		return true, r.move(a)
 	case "mend-cables":
 		r.mendCables()
@@ -57,7 +57,7 @@ func (r *runner) system(a []string) (done bool, err error) {
 	return true, nil
 }
 
-// move has a node join, leave or move to another place.
+// move has a node join, leave, leave and return, or move to another place.
 func (r *runner) move(a []string) error {
 	c, err := grid.ParseCoord(at(a, 1))
 	if err != nil {
@@ -69,6 +69,13 @@ func (r *runner) move(a []string) error {
 			return err
 		}
 		return r.requestMove(move{at: to, from: &c})
+	}
+	if a[0] == "return" {
+		returns, err := time.ParseDuration(at(a, 2))
+		if err != nil {
+			return err
+		}
+		return r.requestMove(move{at: c, leave: true, returns: returns})
 	}
 	m := move{at: c, leave: a[0] == "leave", back: at(a, 3) == "back"}
 	if m.wait = -1; !m.leave && at(a, 2) != "never" {

@@ -42,13 +42,16 @@ func (n *node) sendFrame(f dnpcore.Outgoing) {
 		case peer.place != nil && peer.ends[dir.Index()] != n:
 		case damaged:
 			peer.stepDNP(dnpcore.Bad{Dir: dir, Kind: torus.BadCRC, Count: 1})
-		case frame.Session != c.session && frame.Session != c.before:
+		case !peer.links[dir.Index()].knows(frame.Session):
 			peer.stepDNP(dnpcore.Bad{Dir: dir, Kind: torus.BadSession, Count: 1})
 		default:
 			peer.stepDNP(&dnpcore.Frame{Dir: dir, Frame: frame})
 		}
 	})
 }
+
+// knows reports whether the half at this end of a cable has the keys of a session.
+func (c *cable) knows(session uint32) bool { return session == c.session || session == c.before }
 
 // delay returns the travel time of a frame sent now. It limits overtaking to maxOvertaking frames.
 func (c *cable) delay(w *World) time.Duration {

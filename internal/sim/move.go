@@ -76,6 +76,10 @@ func (n *node) settleIn() {
 			n.place.config.Configured[i] = peers.Peer{Node: n.topo.ID(to), Address: endOf(n.topo.ID(to), d.Opposite())}
 		}
 	}
+	if n.w.cfg.Ordered {
+		n.place.config = halfcore.PeersConfig{Spare: true, Ends: n.place.config.Ends}
+		_, n.place.held = n.w.orderFor(n)
+	}
 }
 
 // isPlaced reports whether the committed topology has a place for the node.
@@ -148,6 +152,9 @@ func (n *node) keepPeers() {
 	state := n.dnpCore.Peers()
 	n.place.held = state
 	n.dnp.deliver(n.w.between(time.Millisecond, 20*time.Millisecond), func() { n.stepDNP(dnpcore.PeersKept{State: state}) })
+	if n.withdrawn() {
+		return // the host half keeps its neighbours
+	}
 	n.host.deliver(n.w.between(time.Millisecond, 300*time.Millisecond), func() { n.stepHost(hostcore.Neighbours{Topo: n.around()}) })
 }
 
@@ -195,7 +202,7 @@ func (w *World) sendOrders() {
 			continue
 		}
 		again := waveAgain
-		if n.place.held.Over(n.place.config.Configured) != want.Over(n.place.config.Configured) || !slices.Equal(n.around().Links, n.topo.Links) {
+		if n.withdrawn() || n.place.held.Over(n.place.config.Configured) != want.Over(n.place.config.Configured) || !slices.Equal(n.around().Links, n.topo.Links) {
 			again = orderAgain
 		}
 		if w.now.Sub(n.place.sent) < again {
@@ -214,7 +221,10 @@ type move struct {
 	leave bool
 	from  *grid.Coord   // the place that the node has before; nil: it joins or leaves
 	back  bool          // the joiner is a node that has left, if there is one
+	again *node         // the joiner, which has left the same place; nil: any other one
 	wait  time.Duration // until the joiner starts; negative: it does not
+	// returns, for a node that leaves, is the time until it is to have the same place again; 0: it is not.
+	returns time.Duration
 }
 
 // requestMove gives a change to the leader. Without one, or while it cannot write, the change is refused.
@@ -246,6 +256,8 @@ func (w *World) moveTo(m move) (dims grid.Dims, err error) {
 			return dims, errAbsent
 		}
 		dims, err = w.cfg.Dims.Without(m.at)
+	case m.again != nil && m.again.isPlaced():
+		return dims, errAbsent
 	default:
 		dims, err = w.cfg.Dims.Filled(m.at)
 	}
@@ -265,6 +277,7 @@ func (t *term) moveNext() {
 		if err != nil || !w.store.serves(t.r) || !w.store.stands(t.rev) {
 			continue
 		}
+		var gone *node
 		switch {
 		case m.from != nil:
 			n := w.nodes[w.cfg.Dims.Index(*m.from)]
@@ -273,12 +286,15 @@ func (t *term) moveNext() {
 			w.store.forget(n, t.rev)
 			w.store.docs[n.id()] = doc
 		case m.leave:
-			gone := w.nodes[w.cfg.Dims.Index(m.at)]
+			gone = w.nodes[w.cfg.Dims.Index(m.at)]
 			t.forget(gone)
 			w.store.forget(gone, t.rev)
 			w.leaves(gone)
 		}
 		changed := w.replace(dims, m)
+		if m.returns > 0 {
+			w.sendBack(gone, m)
+		}
 		to := awarenessConfig(w, t.r.id)
 		moved := awareness.Moved{Dims: to.Dims, IDs: to.IDs, Labels: to.Labels, DomainLabels: to.DomainLabels, Revision: to.Revision}
 		t.incidents.Move(moved)
@@ -402,6 +418,9 @@ func peerOf(t *halfcore.Topology, d grid.Direction) fault.NodeID {
 
 // joiner returns the node that joins, not started yet.
 func (w *World) joiner(m move) *node {
+	if m.again != nil {
+		return w.returner(m.again)
+	}
 	var n *node
 	if m.back && len(w.moves.spares) > 0 {
 		n, w.moves.spares = w.moves.spares[0], w.moves.spares[1:]
@@ -449,7 +468,7 @@ func (n *node) beginLife() {
 	if n.place == nil {
 		return
 	}
-	if n.place.first.IsZero() {
+	if n.place.first.IsZero() || n.withdrawn() && !n.dnp.running {
 		n.place.first = n.w.now
 		_, n.place.held = n.w.orderFor(n)
 	}

@@ -78,6 +78,12 @@ func playTransfers(t *testing.T, seed uint64) {
 	playPlan(t, NewTransferPlan(seed), fmt.Sprintf("TestNodesMoveToOtherPlaces -first %d -moves.seeds 1", seed))
 }
 
+// playReturns plays one story of nodes that leave and return.
+func playReturns(t *testing.T, seed uint64) {
+	t.Helper()
+	playPlan(t, NewReturnPlan(seed), fmt.Sprintf("TestNodesReturnToTheirPlaces -first %d -moves.seeds 1", seed))
+}
+
 // playMoves plays one story of joins and leaves.
 func playMoves(t *testing.T, seed uint64) {
 	t.Helper()
@@ -91,4 +97,20 @@ func playPlan(t *testing.T, p Plan, again string) {
 		short, err := p.Shrink(err)
 		t.Errorf("%s\nagain: go test ./internal/sim -run %s", short.Story(err), again)
 	}
+}
+
+// TestReturnsCauseNoFalseVerdicts plays stories that once failed.
+func TestReturnsCauseNoFalseVerdicts(t *testing.T) {
+	for name, seed := range map[string]uint64{
+		"messages for a neighbour that is away fill all slots, so a node without a host half is silent":             54,
+		"two neighbours return, say that the link between them works, and then begin the link again":                31,
+		"a node has lost its links by the order that took its place away, and a dead neighbour is the only witness": 412,
+	} {
+		t.Run(name, func(t *testing.T) { playReturns(t, seed) })
+	}
+}
+
+// TestNodesReturnToTheirPlaces: nodes lose their places and get them again within seconds, so that some halves are stopped and others run on.
+func TestNodesReturnToTheirPlaces(t *testing.T) {
+	eachStory(t, *movesSeeds, 30, playReturns)
 }

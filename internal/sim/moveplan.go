@@ -20,16 +20,21 @@ const (
 	maxNodes = 64
 )
 
+// parseShape parses one of the shapes above.
+func parseShape(text string) grid.Dims {
+	dims, err := grid.ParseDims(text)
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	return dims
+}
+
 // NewMovingPlan makes a story of joins and leaves beside other faults. No node lies in it: a leave may make the liars
 // around a node a quorum.
 func NewMovingPlan(seed uint64) Plan {
 	rnd := rand.New(rand.NewPCG(seed, 4))
 	g := author{rnd: rand.New(rand.NewPCG(seed, 5)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
-	dims, err := grid.ParseDims(movingShapes[rnd.IntN(len(movingShapes))])
-	if err != nil {
-		panic("sim: " + err.Error())
-	}
-	p := g.plan(seed, dims)
+	p := g.plan(seed, parseShape(movingShapes[rnd.IntN(len(movingShapes))]))
 	p.Moves, p.Acts = true, nil
 	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
 		if rnd.IntN(3) > 0 {
@@ -124,11 +129,7 @@ func (g *author) leaveOf(n grid.Coord) []string {
 // kills, cuts, losses, restarts and changes of the leader between them.
 func NewMovingCampaign(seed uint64, moves int) Plan {
 	g := author{rnd: rand.New(rand.NewPCG(seed, 6)), times: 1, honest: true}
-	dims, err := grid.ParseDims("4x4x4 without 1,1,1 3,2,0 0,3,2 2,0,3")
-	if err != nil {
-		panic("sim: " + err.Error())
-	}
-	p := g.plan(seed, dims)
+	p := g.plan(seed, parseShape("4x4x4 without 1,1,1 3,2,0 0,3,2 2,0,3"))
 	p.Moves, p.Acts = true, nil
 	for range moves {
 		change := g.leave
@@ -161,11 +162,7 @@ var transferShapes = []string{
 func NewTransferPlan(seed uint64) Plan {
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	g := author{rnd: rand.New(rand.NewPCG(seed, 8)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
-	dims, err := grid.ParseDims(transferShapes[rnd.IntN(len(transferShapes))])
-	if err != nil {
-		panic("sim: " + err.Error())
-	}
-	p := g.plan(seed, dims)
+	p := g.plan(seed, parseShape(transferShapes[rnd.IntN(len(transferShapes))]))
 	p.Moves, p.Acts = true, nil
 	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
 		switch rnd.IntN(6) {

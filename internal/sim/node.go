@@ -168,12 +168,13 @@ func (n *node) start(h fault.Half) {
 	} else {
 		n.leadEnds()
 		var number express.Resume
+		var seed uint64 // 0: derived from the epoch
 		if goesOn {
-			number.Number = n.dnpCore.ExpressNumber()
+			number.Number, seed = n.dnpCore.ExpressNumber(), n.dnp.life
 		}
 		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.around(), Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h),
 			Resume: dnp, Hops: n.copy.resume(n.w.now), Peers: n.peersConfig(),
-			Express: number}, p.clock(), p.epoch)
+			Express: number, Seed: seed}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepDNP(dnpcore.Tick{})
 			n.dnp.again(0, n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)

@@ -23,6 +23,7 @@ type Plan struct {
 	Seed        uint64
 	Acts        []string
 	Moves       bool       // nodes join and leave
+	Ordered     bool       // Config.Ordered
 	Stops       bool       // nodes announce stops
 	Synchronous bool       // Config.Synchronous
 	Fences      *FencePlan // nodes fence themselves
@@ -329,10 +330,14 @@ func (p Plan) Run() error {
 	if err != nil {
 		return err
 	}
-	if err := r.play(slices.Concat([]string{"settle"}, p.Acts)); err != nil {
+	acts := slices.Concat(lines("settle"), p.Acts)
+	if p.Ordered {
+		acts = append(acts, "run 3s") // until the last nodes have returned: only faults of nodes with a place can end
+	}
+	if err := r.play(acts); err != nil {
 		return err
 	}
-	acts := append(p.mendAll(w.cfg.Dims), "mend-cables", "settle 60s", "followed 40s")
+	acts = append(p.mendAll(w.cfg.Dims), "mend-cables", "settle 60s", "followed 40s")
 	for c := range w.cfg.Dims.All() {
 		acts = append(acts, fmt.Sprintf("delivered %s", c))
 	}
@@ -360,7 +365,7 @@ func (p Plan) begin() (*World, *runner, error) {
 		return nil, nil, err
 	}
 	cfg := Config{Dims: p.Dims, Periods: periods, Seed: p.Seed, Interfaces: p.Interfaces, Supervisors: p.Supervisors,
-		Moves: p.Moves, Synchronous: p.Synchronous, bug: p.bug}
+		Moves: p.Moves, Ordered: p.Ordered, Synchronous: p.Synchronous, bug: p.bug}
 	if p.Stops {
 		cfg.StopLimit = stopLimit
 	}

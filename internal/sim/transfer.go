@@ -102,7 +102,14 @@ func (n *node) comes() {
 
 // mayStart reports whether a dead half starts now. At a former place it waits for its other half, which follows the order.
 func (n *node) mayStart(h fault.Half) bool {
-	if n.place == nil || !n.place.transfer.away {
+	if n.place == nil {
+		return true
+	}
+	if n.withdrawn() && n.dnp.running { // the configuration has no place: the daemon tries again
+		n.w.after(orderEvery, func() { n.start(h) })
+		return false
+	}
+	if !n.place.transfer.away {
 		return true
 	}
 	if n.process(h.Other()).running {

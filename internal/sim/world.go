@@ -37,6 +37,8 @@ type Config struct {
 
 	// Moves: nodes can join and leave.
 	Moves bool
+	// Ordered, with Moves: the nodes have their first places by orders, as spares.
+	Ordered bool
 
 	// Fences gives every machine a hardware watchdog, which its recovery daemon feeds; nil: none has one. The other checks of
 	// verdicts are off then.

@@ -1,0 +1,91 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// A node leaves its place, and gets the same place again soon after, as when an operator removes a node and adds it again. The daemon looks
+// for such orders once a second only. So it may miss the first one, and then the halves run on, while the neighbours have begun their links
+// to other nodes, and back.
+
+// sendBack sends a node that has just left the order that takes its place away, and asks the leader to give the place back.
+func (w *World) sendBack(n *node, m move) {
+	if n.place.config.Spare {
+		o := &lofamov1.PeerOrder{Node: string(n.id()), Number: w.moves.revision, Life: uint64(n.dnp.epoch)}
+		n.dnp.deliver(w.between(time.Millisecond, maxOrderDelay), func() {
+			n.stepDNP(dnpcore.Opened{Opened: servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}}}})
+		})
+	}
+	wait := w.between(10*time.Millisecond, time.Second)
+	w.after(m.returns, func() {
+		_ = w.requestMove(move{at: m.at, again: n, wait: wait}) // refused without a leader: then the node has left
+	})
+}
+
+// returner returns the node that gets its place again. Halves that run still are those of before.
+func (w *World) returner(n *node) *node {
+	w.moves.spares = slices.DeleteFunc(w.moves.spares, func(s *node) bool { return s == n })
+	p := &place{placed: true, joins: true, turns: n.place.turns + 1, config: n.place.config, held: n.place.held}
+	switch runs := n.host.running || n.dnp.running; {
+	case runs && n.place.transfer.away: // at the place before this one
+		p.transfer.away = true
+	case runs:
+		p.first = w.now
+	}
+	n.place = p
+	return n
+}
+
+// withdrawn reports whether the newest order of a node took its place away.
+func (n *node) withdrawn() bool {
+	return n.place != nil && n.place.config.Spare && n.place.held.Number != 0 && !n.place.held.Placed
+}
+
+// NewReturnPlan makes a story of nodes that leave and return, with joins, moves and other faults beside them.
+func NewReturnPlan(seed uint64) Plan {
+	rnd := rand.New(rand.NewPCG(seed, 9))
+	g := author{rnd: rand.New(rand.NewPCG(seed, 10)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
+	p := g.plan(seed, parseShape(movingShapes[rnd.IntN(len(movingShapes))]))
+	p.Moves, p.Ordered, p.Acts = true, true, nil
+	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
+		switch rnd.IntN(8) {
+		case 0:
+			p.Acts = append(p.Acts, g.act()...)
+		case 1:
+			p.Acts = append(p.Acts, g.ofMove()...)
+		case 2:
+			p.Acts = append(p.Acts, g.ofTransfer()...)
+		default:
+			p.Acts = append(p.Acts, g.ofReturn()...)
+		}
+		p.Acts = append(p.Acts, g.pause())
+	}
+	return p
+}
+
+// ofReturn is a node that leaves and returns, in most cases with a fault close to it.
+func (g *author) ofReturn() []string {
+	n := g.node()
+	near := g.dims.Neighbours(n)
+	by := near[g.rnd.IntN(len(near))]
+	out := lines("return %s %s", n, g.ms(1, 1500))
+	switch g.rnd.IntN(7) {
+	case 0: // the leader ends
+		return append(out, lines("run %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2", g.ms(1, 2000), g.ms(10, 4000))...)
+	case 1: // a neighbour dies
+		return append(out, lines("run %s\nkill %s node", g.ms(10, 3000), by)...)
+	case 2: // a part of the node dies
+		return append(out, lines("run %s\nkill %s %s", g.ms(10, 5000), n, g.half())...)
+	case 3: // a neighbour leaves and returns too
+		return append(out, lines("run %s\nreturn %s %s", g.ms(10, 2000), by, g.ms(1, 1500))...)
+	case 4: // it does so again
+		return append(out, lines("run %s\nreturn %s %s", g.ms(500, 4000), n, g.ms(1, 1500))...)
+	}
+	return out
+}

@@ -202,7 +202,8 @@ func (w *World) sendOrders() {
 			continue
 		}
 		again := waveAgain
-		if n.withdrawn() || n.place.held.Over(n.place.config.Configured) != want.Over(n.place.config.Configured) || !slices.Equal(n.around().Links, n.topo.Links) {
+		if n.withdrawn() || n.place.held.Over(n.place.config.Configured) != want.Over(n.place.config.Configured) ||
+			!slices.Equal(n.around().Links, n.topo.Links) {
 			again = orderAgain
 		}
 		if w.now.Sub(n.place.sent) < again {

@@ -110,7 +110,8 @@ func TestReturnsCauseNoFalseVerdicts(t *testing.T) {
 	}
 }
 
-// TestNodesReturnToTheirPlaces: nodes lose their places and get them again within seconds, so that some halves are stopped and others run on.
+// TestNodesReturnToTheirPlaces: nodes lose their places and get them again within seconds, so that some halves are stopped and others run
+// on.
 func TestNodesReturnToTheirPlaces(t *testing.T) {
 	eachStory(t, *movesSeeds, 30, playReturns)
 }

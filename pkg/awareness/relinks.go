@@ -17,18 +17,18 @@ import (
 //	         ────────────────────────────────────────────────────────►
 //	                               RelinkBound
 //
-// An end has followed once its node has reported the link as not working, because every link begins cold. If the former link did not work
-// either, the end has followed once its node has reported the link as UNKNOWN. The reports of a joiner, and of an end that had no link before, are always about the new link. A
-// report from one such end is enough: it means that frames pass in both directions. All links of a joiner wait for the last of them.
-// Until then, silence of the joiner accuses no node, and the joiner is no witness. Before the first report of the joiner the wait has no
-// bound, because the joiner may start at any time. A joiner that had another place before counts as heard after twice RelinkBound: its
-// halves ran, so their silence means something.
+// An end has followed once its node has reported the link as not working, because every link begins cold. If the former link did not
+// work either, the end has followed once its node has reported the link as UNKNOWN. The reports of a joiner, and of an end that had no
+// link before, are always about the new link. A report from one such end is enough: it means that frames pass in both directions. All
+// links of a joiner wait for the last of them. Until then, silence of the joiner accuses no node, and the joiner is no witness. Before the
+// first report of the joiner the wait has no bound, because the joiner may start at any time. A joiner that had another place before
+// counts as heard after twice RelinkBound: its halves ran, so their silence means something.
 //
-// A link may get another peer again before it has settled. What its end says may then be about the peer in between, so that
-// end is blurred: it does not end the wait, and the wait lasts for a third of RelinkBound at least, because the order about the
-// peer in between may still be on its way. All ends of a node that left its place within RelinkBound before are blurred too: its daemon
-// may not have ended its halves yet. Then they keep their links and report that these work, although the other ends may not have followed,
-// and may still begin their links again.
+// A link may get another peer again before it has settled. What its end says may then be about the peer in between, so that end is
+// blurred: it does not end the wait, and the wait lasts for a third of RelinkBound at least, because the order about the peer in between
+// may still be on its way. All ends of a joiner that left its place within RelinkBound before are blurred too, because its daemon may not
+// have ended its halves yet. Such halves keep their links, and report that these work. But the other ends may not have followed, and may
+// still begin their links again.
 type relinks struct {
 	until  [grid.NumDirections]time.Time // zero: the end does not wait
 	turned directions                    // ends that have followed

@@ -19,7 +19,7 @@ import (
 var (
 	soakFor = flag.Duration("soak", 0, "play stories of random faults for so long, on all cores")
 	theSeed = flag.Uint64("seed", 0, "play the story of this seed alone")
-	first   = flag.Uint64("first", 1, "seed of the first story of TestCampaign, TestStops, TestJoinsAndLeaves and TestNodesMoveToOtherPlaces")
+	first   = flag.Uint64("first", 1, "seed of the first story of TestCampaign, TestStops, and the tests of joins, moves and returns")
 	seeds   = flag.Int("seeds", 0, "how many stories TestCampaign and TestStops play; 0: as many as a run of all tests has time for")
 )
 

@@ -222,9 +222,10 @@ type move struct {
 	leave bool
 	from  *grid.Coord   // the place that the node has before; nil: it joins or leaves
 	back  bool          // the joiner is a node that has left, if there is one
-	again *node         // the joiner, which has left the same place; nil: any other one
+	again *node         // the joiner, which has left the same place; nil: another node
+	turn  uint64        // of that joiner when it left
 	wait  time.Duration // until the joiner starts; negative: it does not
-	// returns, for a node that leaves, is the time until it is to have the same place again; 0: it is not.
+	// returns is the time after which a node that leaves asks for its place again; 0: it does not.
 	returns time.Duration
 }
 
@@ -257,7 +258,7 @@ func (w *World) moveTo(m move) (dims grid.Dims, err error) {
 			return dims, errAbsent
 		}
 		dims, err = w.cfg.Dims.Without(m.at)
-	case m.again != nil && m.again.isPlaced():
+	case m.again != nil && m.again.place.turns != m.turn:
 		return dims, errAbsent
 	default:
 		dims, err = w.cfg.Dims.Filled(m.at)

@@ -29,19 +29,20 @@ func parseShape(text string) grid.Dims {
 	return dims
 }
 
-// NewMovingPlan makes a story of joins and leaves beside other faults. No node lies in it: a leave may make the liars
-// around a node a quorum.
+// NewMovingPlan makes a story of joins and leaves beside other faults.
 func NewMovingPlan(seed uint64) Plan {
-	rnd := rand.New(rand.NewPCG(seed, 4))
-	g := author{rnd: rand.New(rand.NewPCG(seed, 5)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
-	p := g.plan(seed, parseShape(movingShapes[rnd.IntN(len(movingShapes))]))
+	return movingStory(seed, 4, movingShapes, (*author).act, (*author).ofMove, (*author).ofMove)
+}
+
+// movingStory makes a story of a torus that changes. Each of its acts is one of the given ones, with equal probability. stream and the
+// next number name its random streams. No node lies in such a story: a leave may make the liars around a node a quorum.
+func movingStory(seed, stream uint64, shapes []string, acts ...func(*author) []string) Plan {
+	rnd := rand.New(rand.NewPCG(seed, stream))
+	g := author{rnd: rand.New(rand.NewPCG(seed, stream+1)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
+	p := g.plan(seed, parseShape(shapes[rnd.IntN(len(shapes))]))
 	p.Moves, p.Acts = true, nil
 	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
-		if rnd.IntN(3) > 0 {
-			p.Acts = append(p.Acts, g.ofMove()...)
-		} else {
-			p.Acts = append(p.Acts, g.act()...)
-		}
+		p.Acts = append(p.Acts, acts[rnd.IntN(len(acts))](&g)...)
 		p.Acts = append(p.Acts, g.pause())
 	}
 	return p
@@ -160,22 +161,8 @@ var transferShapes = []string{
 
 // NewTransferPlan makes a story of moves to other places, with joins, leaves and other faults beside them.
 func NewTransferPlan(seed uint64) Plan {
-	rnd := rand.New(rand.NewPCG(seed, 7))
-	g := author{rnd: rand.New(rand.NewPCG(seed, 8)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
-	p := g.plan(seed, parseShape(transferShapes[rnd.IntN(len(transferShapes))]))
-	p.Moves, p.Acts = true, nil
-	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
-		switch rnd.IntN(6) {
-		case 0:
-			p.Acts = append(p.Acts, g.act()...)
-		case 1:
-			p.Acts = append(p.Acts, g.ofMove()...)
-		default:
-			p.Acts = append(p.Acts, g.ofTransfer()...)
-		}
-		p.Acts = append(p.Acts, g.pause())
-	}
-	return p
+	transfer := (*author).ofTransfer
+	return movingStory(seed, 7, transferShapes, (*author).act, (*author).ofMove, transfer, transfer, transfer, transfer)
 }
 
 // ofTransfer is one move to another place, in most cases with a fault close to it.

@@ -170,7 +170,7 @@ func (n *node) start(h fault.Half) {
 		var number express.Resume
 		var seed uint64 // 0: derived from the epoch
 		if goesOn {
-			number.Number, seed = n.dnpCore.ExpressNumber(), n.dnp.life
+			number.Number, seed = n.dnpCore.ExpressNumber(), n.dnp.life<<32|uint64(n.rank)
 		}
 		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.around(), Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h),
 			Resume: dnp, Hops: n.copy.resume(n.w.now), Peers: n.peersConfig(),

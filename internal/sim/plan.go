@@ -331,8 +331,8 @@ func (p Plan) Run() error {
 		return err
 	}
 	acts := slices.Concat(lines("settle"), p.Acts)
-	if p.Ordered {
-		acts = append(acts, "run 3s") // until the last nodes have returned: only faults of nodes with a place can end
+	if p.Ordered { // only faults of nodes with a place can end, so the supervisors must be back, and then the last nodes
+		acts = append(append(acts, p.mendAll(p.Dims)...), "run 16s")
 	}
 	if err := r.play(acts); err != nil {
 		return err

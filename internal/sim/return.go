@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -11,8 +10,8 @@ import (
 )
 
 // A node leaves its place, and gets the same place again soon after, as when an operator removes a node and adds it again. The daemon looks
-// for such orders once a second only. So it may miss the first one, and then the halves run on, while the neighbours have begun their links
-// to other nodes, and back.
+// for orders only once a second, so it may miss the first one. Then the halves run on, while the neighbours have begun their links to other
+// nodes, and then to this node again.
 
 // sendBack sends a node that has just left the order that takes its place away, and asks the leader to give the place back.
 func (w *World) sendBack(n *node, m move) {
@@ -22,13 +21,18 @@ func (w *World) sendBack(n *node, m move) {
 			n.stepDNP(dnpcore.Opened{Opened: servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}}}})
 		})
 	}
-	wait := w.between(10*time.Millisecond, time.Second)
-	w.after(m.returns, func() {
-		_ = w.requestMove(move{at: m.at, again: n, wait: wait}) // refused without a leader: then the node has left
-	})
+	back := move{at: m.at, again: n, turn: n.place.turns, wait: w.between(10*time.Millisecond, time.Second)}
+	w.after(m.returns, func() { w.giveBack(back, w.now.Add(relinkTime)) })
 }
 
-// returner returns the node that gets its place again. Halves that run still are those of before.
+// giveBack asks for a place again, until a leader accepts the request, or until the given time.
+func (w *World) giveBack(m move, until time.Time) {
+	if err := w.requestMove(m); err != nil && w.now.Before(until) && m.again.place.turns == m.turn {
+		w.after(orderEvery, func() { w.giveBack(m, until) })
+	}
+}
+
+// returner returns the node that gets its place again. Halves that still run belong to its earlier life at this place.
 func (w *World) returner(n *node) *node {
 	w.moves.spares = slices.DeleteFunc(w.moves.spares, func(s *node) bool { return s == n })
 	p := &place{placed: true, joins: true, turns: n.place.turns + 1, config: n.place.config, held: n.place.held}
@@ -49,23 +53,9 @@ func (n *node) withdrawn() bool {
 
 // NewReturnPlan makes a story of nodes that leave and return, with joins, moves and other faults beside them.
 func NewReturnPlan(seed uint64) Plan {
-	rnd := rand.New(rand.NewPCG(seed, 9))
-	g := author{rnd: rand.New(rand.NewPCG(seed, 10)), theme: theme(rnd.IntN(int(numThemes))), times: 2, honest: true}
-	p := g.plan(seed, parseShape(movingShapes[rnd.IntN(len(movingShapes))]))
-	p.Moves, p.Ordered, p.Acts = true, true, nil
-	for n := 20 + rnd.IntN(25); len(p.Acts) < n; {
-		switch rnd.IntN(8) {
-		case 0:
-			p.Acts = append(p.Acts, g.act()...)
-		case 1:
-			p.Acts = append(p.Acts, g.ofMove()...)
-		case 2:
-			p.Acts = append(p.Acts, g.ofTransfer()...)
-		default:
-			p.Acts = append(p.Acts, g.ofReturn()...)
-		}
-		p.Acts = append(p.Acts, g.pause())
-	}
+	returns := (*author).ofReturn
+	p := movingStory(seed, 9, movingShapes, (*author).act, (*author).ofMove, (*author).ofTransfer, returns, returns, returns, returns, returns)
+	p.Ordered = true
 	return p
 }
 
@@ -74,7 +64,7 @@ func (g *author) ofReturn() []string {
 	n := g.node()
 	near := g.dims.Neighbours(n)
 	by := near[g.rnd.IntN(len(near))]
-	out := lines("return %s %s", n, g.ms(1, 1500))
+	out := lines("return %s %s", n, g.returnTime())
 	switch g.rnd.IntN(7) {
 	case 0: // the leader ends
 		return append(out, lines("run %s\nkill-supervisor leader\nrun %s\nstart-supervisor s0 s1 s2", g.ms(1, 2000), g.ms(10, 4000))...)
@@ -83,9 +73,17 @@ func (g *author) ofReturn() []string {
 	case 2: // a part of the node dies
 		return append(out, lines("run %s\nkill %s %s", g.ms(10, 5000), n, g.half())...)
 	case 3: // a neighbour leaves and returns too
-		return append(out, lines("run %s\nreturn %s %s", g.ms(10, 2000), by, g.ms(1, 1500))...)
+		return append(out, lines("run %s\nreturn %s %s", g.ms(10, 2000), by, g.returnTime())...)
 	case 4: // it does so again
-		return append(out, lines("run %s\nreturn %s %s", g.ms(500, 4000), n, g.ms(1, 1500))...)
+		return append(out, lines("run %s\nreturn %s %s", g.ms(500, 4000), n, g.returnTime())...)
 	}
 	return out
+}
+
+// returnTime is the time that a node is away: in most cases so short that its halves may run on.
+func (g *author) returnTime() string {
+	if g.rnd.IntN(4) == 0 {
+		return g.ms(1500, 12000)
+	}
+	return g.ms(1, 1500)
 }

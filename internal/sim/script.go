@@ -56,6 +56,8 @@ import (
 //
 //	join PLACE TIME|never [back] a node joins, and its halves start after that time; back: one that has left, if any
 //	leave PLACE
+//	return PLACE TIME            a node leaves, and gets the same place again after that time
+//	move FROM TO                 a node gets another place
 //	mend-cables                  all faults of all cables end, if nodes join and leave
 //
 //	begin                        expectations below look at changes from here on

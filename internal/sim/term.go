@@ -148,7 +148,9 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 		saved = nil
 	}
 	var err error
-	if t.machine, err = awareness.New(awarenessConfig(w, r.id), r.clock(), saved); err != nil {
+	cfg := awarenessConfig(w, r.id)
+	cfg.Known = t.inbox.Knows
+	if t.machine, err = awareness.New(cfg, r.clock(), saved); err != nil {
 		return nil, err
 	}
 	placed := make(map[fault.NodeID]bool, len(w.nodes))

@@ -105,8 +105,13 @@ func (n *node) mayStart(h fault.Half) bool {
 	if n.place == nil {
 		return true
 	}
-	if n.withdrawn() && n.dnp.running { // the configuration has no place: the daemon tries again
-		n.w.after(orderEvery, func() { n.start(h) })
+	if n.withdrawn() && n.dnp.running { // the order took the place away, so the daemon cannot start the half: it tries again
+		turn := n.place.turns
+		n.w.after(orderEvery, func() {
+			if n.place.turns == turn && n.place.placed {
+				n.start(h)
+			}
+		})
 		return false
 	}
 	if !n.place.transfer.away {

@@ -37,7 +37,7 @@ type Config struct {
 
 	// Moves: nodes can join and leave.
 	Moves bool
-	// Ordered, with Moves: the nodes have their first places by orders, as spares.
+	// Ordered, with Moves: all nodes are spares, and orders give them their first places.
 	Ordered bool
 
 	// Fences gives every machine a hardware watchdog, which its recovery daemon feeds; nil: none has one. The other checks of

@@ -21,6 +21,8 @@ type Config struct {
 	Foreign map[fault.NodeID]bool
 	// Revision of the topology in the store; 0: unknown. See Wiring.Revision.
 	Revision uint64
+	// Known reports whether any leader has accepted reports of a node, also at a place that it has left since; nil: not known.
+	Known func(fault.NodeID) bool
 	// Supervisor is this replica's id, for evidence that it gathers itself.
 	Supervisor string
 

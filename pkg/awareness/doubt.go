@@ -210,7 +210,7 @@ func (m *Machine) firstFrames(nb neighbour, now time.Time) (since time.Time, hea
 
 // judged returns until when silence towards a mute node waits for the verdict on the node's set. The set is ready when
 // ChallengeSingle is over for its last challenged node, which gets the full time. If the set is not condemned by then,
-// some node hears it, and the links may cause the silence.
+// some node hears it, and the links may cause the silence, or its links have not settled (see unsettled).
 func (m *Machine) judged(r *round) time.Time {
 	return m.deadline(r.start, 2*time.Duration(r.waits)*m.cfg.ChallengeSingle)
 }

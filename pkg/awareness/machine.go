@@ -64,10 +64,11 @@ type Machine struct {
 	regained map[*node]time.Time
 	// rewired holds the nodes with links that lead to another peer since a change of places; nil if there was none.
 	rewired map[*node]*relinks
-	left    map[fault.NodeID]time.Time // when nodes left their places, for RelinkBound
-	records []record                   // records in use for the current node: see said
-	calm    suspicion                  // shared suspicion of all nodes without a case against them; read-only
-	newest  *finding                   // newest finding that a story keeps
+	// left holds the times at which nodes left their places. The next change of places drops times that are older than RelinkBound.
+	left    map[fault.NodeID]time.Time
+	records []record  // records in use for the current node: see said
+	calm    suspicion // shared suspicion of all nodes without a case against them; read-only
+	newest  *finding  // newest finding that a story keeps
 	out     Output
 	atStart []Change // to the saved map, before the first step
 }

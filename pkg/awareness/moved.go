@@ -84,7 +84,7 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 				}
 				m.becomeMoved(r, [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}, now)
 			}
-			if !m.left[id].IsZero() {
+			if m.leftLately(id, now) {
 				r.blurred = 1<<grid.NumDirections - 1
 			}
 		}
@@ -121,6 +121,13 @@ func (m *Machine) forgetGone(gone []*node, now time.Time) {
 	left := func(n *node) bool { return n.rank < 0 }
 	m.dirty = slices.DeleteFunc(m.dirty, left)
 	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return left(t.node) })
+}
+
+// leftLately reports whether a joiner may have left its place within RelinkBound, so that its halves may be those of its earlier life. An
+// earlier leader may have seen it leave.
+func (m *Machine) leftLately(id fault.NodeID, now time.Time) bool {
+	_, left := m.left[id]
+	return left || m.cfg.Known != nil && now.Sub(m.started) <= m.cfg.RelinkBound && m.cfg.Known(id)
 }
 
 // reconnect connects the nodes whose links lead elsewhere, and returns them.

@@ -24,16 +24,16 @@ import (
 // first report of the joiner the wait has no bound, because the joiner may start at any time. A joiner that had another place before
 // counts as heard after twice RelinkBound: its halves ran, so their silence means something.
 //
-// A link may get another peer again before it has settled. What its end says may then be about the peer in between, so that end is
+// A link may get another peer again before it has settled. The reports of its end may then be about the peer in between, so that end is
 // blurred: it does not end the wait, and the wait lasts for a third of RelinkBound at least, because the order about the peer in between
-// may still be on its way. All ends of a joiner that left its place within RelinkBound before are blurred too, because its daemon may not
+// may still be on its way. If a joiner left its place less than RelinkBound ago, all its ends are blurred too, because its daemon may not
 // have ended its halves yet. Such halves keep their links, and report that these work. But the other ends may not have followed, and may
 // still begin their links again.
 type relinks struct {
 	until  [grid.NumDirections]time.Time // zero: the end does not wait
 	turned directions                    // ends that have followed
-	// blurred are ends that got another peer before the link to the former one was settled, and those of a node that has just left and
-	// returned. What their node says may be about either link, so it does not tell whether the end has followed.
+	// blurred are ends that got another peer before the link to the earlier one was settled, and those of a joiner that left its place just
+	// before. The reports of their node may be about either link, so they do not tell whether the end has followed.
 	blurred directions
 	// dark are ends of which the former link did not work. Only UNKNOWN, the state of a link that begins, shows that they
 	// have followed.
@@ -412,6 +412,9 @@ func (m *Machine) restoreJoiner(n *node, r *relinks) {
 	r.dark = 1<<grid.NumDirections - 1
 	if !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0 {
 		r.joiner, r.turned = true, 1<<grid.NumDirections-1 // it can only speak about its new links
+		if m.leftLately(n.id, m.started) {
+			r.blurred = 1<<grid.NumDirections - 1
+		}
 	}
 }
 

@@ -162,6 +162,11 @@ func (i *Inbox) Position(o fault.Origin) InboxPosition {
 	return InboxPosition{Origin: o}
 }
 
+// Knows reports whether it has accepted a report of either half of a node.
+func (i *Inbox) Knows(id fault.NodeID) bool {
+	return i.origins[fault.Origin{Node: id, Half: fault.HalfHost}] != nil || i.origins[fault.Origin{Node: id, Half: fault.HalfDNP}] != nil
+}
+
 // Forget drops the position of an origin that is gone.
 func (i *Inbox) Forget(o fault.Origin) { delete(i.origins, o) }
 

@@ -54,7 +54,9 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	if err != nil {
 		return nil, err
 	}
-	if t.machine, err = awareness.New(e.awareness(snap.Topology.Topology), now, saved); err != nil {
+	cfg := e.awareness(snap.Topology.Topology)
+	cfg.Known = t.inbox.Knows
+	if t.machine, err = awareness.New(cfg, now, saved); err != nil {
 		return nil, err
 	}
 	if err := t.restoreAbove(snap); err != nil {

@@ -278,8 +278,8 @@ func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
 }
 
 // sendTries bounds how often a datagram is offered to the kernel. An ICMP answer to an earlier one shows as the error
-// of the next call, once: it is no fault of this datagram, and may concern another supervisor. While the reader takes
-// errors from the queue, up to errorBatch without a pause, each one that it takes shows so too.
+// of the next call, once: it is no fault of this datagram, and may concern another supervisor. When the reader takes an error
+// from the queue, the next call gets the error behind it. The reader takes up to errorBatch in a row.
 const sendTries = 4 * errorBatch
 
 // send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
@@ -297,7 +297,7 @@ func (e *endpoint) send(to netip.AddrPort, scope uint32, b []byte) error {
 			if sendErr = nil; errno == 0 {
 				break
 			}
-			if sendErr = errno; errno == unix.EAGAIN || errno == unix.ENOBUFS {
+			if sendErr = errno; !fromICMP(errno) {
 				break
 			}
 		}

@@ -56,6 +56,7 @@ func victim(path string) error {
 		os.Exit(1)
 	}()
 	for i := 0; ; i++ {
+		// The test checks the epoch as soon as there is a word.
 		if err := f.SetEpoch(fault.HalfDNP, fault.Epoch(1<<33+i)); err != nil {
 			return err
 		}

@@ -114,8 +114,8 @@ type Config struct {
 	Routing routing.Algorithm
 	// Procedure sets this half's part in the fault management procedure besides supervisors' orders.
 	Procedure ProcedureConfig
-	// Seed seeds the random choice among equally good routes; 0: derived from boot epoch and coordinate. It need not be
-	// secret.
+	// Seed seeds the random choice among equally good routes, and the names of the streams of new links; 0: derived from boot epoch and
+	// coordinate. It must differ between incarnations of one boot epoch, and need not be secret.
 	Seed uint64
 }
 

@@ -14,9 +14,10 @@ import (
 )
 
 // A forwarded message is held in a slot, here and in the copy, until its next station has taken it: the neighbours that
-// it was sent to, or the host half's mailbox. Only then the slot is freed. The neighbour that sent the message gets an
-// acknowledgement only when the slot and the window are in the copy (seed 000 §4.1). So this half may be killed at any
-// instruction and still resumes with all messages it had taken.
+// it was sent to, or the host half's mailbox. Only then the slot is freed, or when another slot holds the same message for
+// its destination (see merge). The neighbour that sent the message gets an acknowledgement only when the slot and the window
+// are in the copy (seed 000 §4.1). So this half may be killed at any instruction and still resumes with all messages it had
+// taken.
 //
 // A message whose only routes are broken links waits here, for at most hopLife, until any route works. Without a free
 // slot a message is refused, and its sender retries. Messages of this half, and of neighbours that know no hops, then
@@ -97,7 +98,7 @@ type slot struct {
 	stream uint32         // the stream of the hop by which it arrived; 0: none
 	number uint64
 	wait   [grid.NumDirections]uint64 // its numbers on the links where it is in flight
-	passed bool                       // a next station has taken it
+	passed bool                       // a next station has taken it, or another slot holds it
 	mail   mailState
 	leaves bool      // goes out with this step, to a neighbour that does not acknowledge: done at the next tick
 	at     time.Time // when this half took it
@@ -312,8 +313,7 @@ func (m *Machine) send(now time.Time, i int, l *link, msg halfcore.Relay) {
 	if s.wait[l.dir.Index()] != 0 {
 		return
 	}
-	if m.waitsAt(l, &msg) {
-		s.passed = true // in the other slot
+	if msg.Kind == halfcore.RelayDown && msg.Dst == l.dst && m.merge(now, i, l) {
 		return
 	}
 	if m.acknowledges(l) {
@@ -332,15 +332,22 @@ func (m *Machine) send(now time.Time, i int, l *link, msg halfcore.Relay) {
 	m.forward(now, l, msg)
 }
 
-// waitsAt reports whether a slot holds the same message, in flight by this link. On detours a message passes by several times while its
-// destination, a neighbour, is away as announced. If each copy took a slot until the neighbour is back, few messages would fill all slots,
-// and this half would refuse everything else.
-func (m *Machine) waitsAt(l *link, msg *halfcore.Relay) bool {
+// merge releases a slot if another one holds the same message, in flight to the neighbour that is its destination. The other slot then
+// holds the message as if it had just arrived, with the larger number of hops left. On detours a message passes by several times while its
+// destination has announced that it is away. If each copy took a slot until the destination is back, a few messages would fill all slots,
+// and this half would refuse all others.
+func (m *Machine) merge(now time.Time, i int, l *link) bool {
+	s := &m.hops.slots[i]
 	for on := m.hops.on; on != 0; on &= on - 1 {
-		s := &m.hops.slots[bits.TrailingZeros64(on)]
-		if s.wait[l.dir.Index()] != 0 && s.msg.Kind == msg.Kind && s.msg.Dst == msg.Dst && bytes.Equal(s.msg.Envelope, msg.Envelope) {
-			return true
+		j := bits.TrailingZeros64(on)
+		o := &m.hops.slots[j]
+		if o.wait[l.dir.Index()] == 0 || o.msg.Kind != s.msg.Kind || o.msg.Dst != s.msg.Dst || !bytes.Equal(o.msg.Envelope, s.msg.Envelope) {
+			continue
 		}
+		o.msg.Made = min(o.msg.Made, s.msg.Made)
+		o.at, o.fresh, o.passed, s.passed = now, true, false, true
+		m.hops.changed |= 1 << j
+		return true
 	}
 	return false
 }

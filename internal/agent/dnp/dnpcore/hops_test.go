@@ -135,8 +135,8 @@ func TestMessageWaitsForRoomOnLink(t *testing.T) {
 	}
 }
 
-// TestMessageOnDetoursHoldsOneSlot: the destination is away as announced, so its message passes by again and again. It waits in one slot,
-// and reaches the destination once.
+// TestMessageOnDetoursHoldsOneSlot: the destination has announced that it is away, so its message passes by again and again, and its sender
+// repeats it. It waits in one slot for as long as after its last arrival, and reaches the destination once.
 func TestMessageOnDetoursHoldsOneSlot(t *testing.T) {
 	w := newWorld(t, "3x3x1", "0,0,0")
 	w.m.cfg.MaxHops, w.m.cfg.Routing = 32, routing.Chaos
@@ -147,14 +147,20 @@ func TestMessageOnDetoursHoldsOneSlot(t *testing.T) {
 	away := w.peer(grid.XPlus)
 	w.receive(away, torus.RestartingFrame(away.machine.NextFrame(away.status), torus.Restarting{Back: 10 * time.Second, Attempt: 1}))
 	away.alive = false
-	for made, from := range []grid.Direction{grid.YMinus, grid.XMinus, grid.YPlus, grid.YMinus} {
-		w.message(w.peer(from), halfcore.Relay{Kind: halfcore.RelayDown, Limit: 32, Made: uint8(1 + 2*made), Dst: grid.Coord{X: 1},
+	arrive := func(made uint8, from grid.Direction) {
+		w.message(w.peer(from), halfcore.Relay{Kind: halfcore.RelayDown, Limit: 32, Made: made, Dst: grid.Coord{X: 1},
 			Envelope: []byte("challenge")})
-		w.run(300 * time.Millisecond)
+		w.run(100 * time.Millisecond)
 		if s := w.m.HopStats(); s.Held != 1 {
-			t.Errorf("after %d visits: %+v, want one message held", made+1, s)
+			t.Errorf("%s after the announcement: %+v, want one message held", w.now.Sub(w.begun), s)
 		}
 	}
+	for made, from := range []grid.Direction{grid.YMinus, grid.XMinus, grid.YPlus, grid.YMinus} {
+		arrive(uint8(1+2*made), from)
+	}
+	w.run(4 * time.Second)
+	arrive(1, grid.YMinus) // its sender repeats it
+	w.run(hopLife / 2)
 	w.deeds, away.alive = nil, true
 	w.receive(away, away.machine.NextFrame(away.status))
 	w.run(time.Second)

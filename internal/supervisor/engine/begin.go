@@ -54,9 +54,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	if err != nil {
 		return nil, err
 	}
-	cfg := e.awareness(snap.Topology.Topology)
-	cfg.Known = t.inbox.Knows
-	if t.machine, err = awareness.New(cfg, now, saved); err != nil {
+	if t.machine, err = awareness.New(t.awareness(), now, saved); err != nil {
 		return nil, err
 	}
 	if err := t.restoreAbove(snap); err != nil {
@@ -84,6 +82,13 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	t.strays = newStrays(maxStrays, snap.Inbox, snap.Topology.Topology)
 	t.collect(t.dropPositions(t.strays.surplus()))
 	return t, nil
+}
+
+// awareness returns the configuration of the term's machine.
+func (t *term) awareness() awareness.Config {
+	cfg := t.e.awareness(t.topology.get().Topology)
+	cfg.Known = t.inbox.Knows
+	return cfg
 }
 
 // restoreNodes restores the committed map. moved are the nodes with another place than in the map: the earlier leader ended

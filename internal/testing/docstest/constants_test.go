@@ -262,7 +262,7 @@ var constants = []constant{
 	{"docs/operations.md", "waits (`--wait`, 5 minutes)", "internal/ctl/cluster/supervisor.go", `"wait", 5*time.Minute,`},
 	{"docs/install.md", "not back within 20 s", "internal/agent/daemon/restart.go", "restartWithin = 20 * time.Second\n"},
 	{"docs/topology.md", "no supervisor hears within 5 s", "internal/supervisor/api/join.go", "agentsWithin = 5 * time.Second\n"},
-	{"docs/topology.md", "for at most 15 s, and its silence accuses nobody", "pkg/awareness/config.go",
+	{"docs/topology.md", "for at most 15 s, and its silence accuses no node", "pkg/awareness/config.go",
 		"DefaultRelinkBound = 15 * time.Second\n"},
 	{"docs/topology.md", "(`--drain`, 15 s)", "internal/ctl/cluster/replace.go", `"drain", 15*time.Second,`},
 	{"docs/topology.md", "(`--wait`, 30 min)", "internal/ctl/cluster/replace.go", `"wait", 30*time.Minute,`},

@@ -588,3 +588,40 @@ func TestEndOfWaitIsReported(t *testing.T) {
 		}
 	}
 }
+
+// TestJoinerMayHaveLeftUnderEarlierLeader: a leader that has just begun may not have seen a node leave. If a leader has ever heard the
+// node, its halves may be those of its earlier life, so its reports do not settle its links.
+func TestJoinerMayHaveLeftUnderEarlierLeader(t *testing.T) {
+	at := grid.Coord{X: 1, Y: 1, Z: 1}
+	for _, tc := range []struct {
+		name    string
+		known   bool
+		after   time.Duration
+		blurred bool
+	}{
+		{"a node that was heard before", true, 3 * time.Second, true},
+		{"a new node", false, 3 * time.Second, false},
+		{"the leader would have seen it leave", true, DefaultRelinkBound + time.Second, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			whole := testConfig(grid.Dims{X: 4, Y: 4, Z: 4})
+			id := whole.IDs[at]
+			before, err := whole.Dims.Without(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := testConfig(before)
+			cfg.Known = func(node fault.NodeID) bool { return tc.known && node == id }
+			w, err := newWorld(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			w.run(tc.after)
+			w.step(Moved{Dims: whole.Dims, IDs: whole.IDs})
+			if got := w.m.rewired[w.m.nodes[w.m.ranks[id]]].blurred != 0; got != tc.blurred {
+				t.Errorf("its ends are blurred: %t, want %t", got, tc.blurred)
+			}
+		})
+	}
+}

@@ -210,10 +210,15 @@ func (w *World) sendOrders() {
 			continue
 		}
 		n.place.sent = w.now
-		n.dnp.deliver(w.between(time.Millisecond, maxOrderDelay), func() {
-			n.stepDNP(dnpcore.Opened{Opened: servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}}}})
-		})
+		n.sendOrder(o)
 	}
+}
+
+// sendOrder delivers an order to the DNP half after a random delay.
+func (n *node) sendOrder(o *lofamov1.PeerOrder) {
+	n.dnp.deliver(n.w.between(time.Millisecond, maxOrderDelay), func() {
+		n.stepDNP(dnpcore.Opened{Opened: servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}}}})
+	})
 }
 
 // move is a join, a leave or a move that waits for the leader.

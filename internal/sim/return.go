@@ -5,8 +5,6 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // A node leaves its place, and gets the same place again soon after, as when an operator removes a node and adds it again. The daemon looks
@@ -16,10 +14,7 @@ import (
 // sendBack sends a node that has just left the order that takes its place away, and asks the leader to give the place back.
 func (w *World) sendBack(n *node, m move) {
 	if n.place.config.Spare {
-		o := &lofamov1.PeerOrder{Node: string(n.id()), Number: w.moves.revision, Life: uint64(n.dnp.epoch)}
-		n.dnp.deliver(w.between(time.Millisecond, maxOrderDelay), func() {
-			n.stepDNP(dnpcore.Opened{Opened: servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}}}})
-		})
+		n.sendOrder(&lofamov1.PeerOrder{Node: string(n.id()), Number: w.moves.revision, Life: uint64(n.dnp.epoch)})
 	}
 	back := move{at: m.at, again: n, turn: n.place.turns, wait: w.between(10*time.Millisecond, time.Second)}
 	w.after(m.returns, func() { w.giveBack(back, w.now.Add(relinkTime)) })
@@ -59,7 +54,7 @@ func NewReturnPlan(seed uint64) Plan {
 	return p
 }
 
-// ofReturn is a node that leaves and returns, in most cases with a fault close to it.
+// ofReturn has a node leave and return. In most cases a fault follows soon after.
 func (g *author) ofReturn() []string {
 	n := g.node()
 	near := g.dims.Neighbours(n)

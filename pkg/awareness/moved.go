@@ -77,15 +77,12 @@ func (m *Machine) replace(ev Moved, now time.Time) (gone []*node) {
 			m.create(n, rank, id, at, now)
 			r := m.relinksOf(n)
 			r.placed = now
-			r.joiner, r.turned = true, 1<<grid.NumDirections-1                     // its reports can only be about its new links
+			m.becomeJoiner(r, id, now)
 			if known && (was[old].voices[0].epoch|was[old].voices[1].epoch) != 0 { // late reports of its former life stay what they are
 				for i := range n.voices {
 					n.voices[i].epoch, n.voices[i].floor = was[old].voices[i].epoch, was[old].voices[i].floor
 				}
 				m.becomeMoved(r, [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}, now)
-			}
-			if m.leftLately(id, now) {
-				r.blurred = 1<<grid.NumDirections - 1
 			}
 		}
 		m.nodes[rank], m.ranks[id] = n, rank
@@ -121,6 +118,14 @@ func (m *Machine) forgetGone(gone []*node, now time.Time) {
 	left := func(n *node) bool { return n.rank < 0 }
 	m.dirty = slices.DeleteFunc(m.dirty, left)
 	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return left(t.node) })
+}
+
+// becomeJoiner makes a node a joiner: its reports can only be about its new links, unless it has just left its place.
+func (m *Machine) becomeJoiner(r *relinks, id fault.NodeID, now time.Time) {
+	r.joiner, r.turned = true, allDirections
+	if m.leftLately(id, now) {
+		r.blurred = allDirections
+	}
 }
 
 // leftLately reports whether a joiner may have left its place within RelinkBound, so that its halves may be those of its earlier life. An

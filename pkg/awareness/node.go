@@ -18,6 +18,8 @@ type neighbour struct {
 // directions is a set of directions, one bit per index.
 type directions uint8
 
+const allDirections directions = 1<<grid.NumDirections - 1
+
 func (s directions) has(d grid.Direction) bool { return s>>d.Index()&1 == 1 }
 
 // list returns the directions of the set in order. It must not be changed.

@@ -19,10 +19,10 @@ import (
 //
 // An end has followed once its node has reported the link as not working, because every link begins cold. If the former link did not
 // work either, the end has followed once its node has reported the link as UNKNOWN. The reports of a joiner, and of an end that had no
-// link before, are always about the new link. A report from one such end is enough: it means that frames pass in both directions. All
-// links of a joiner wait for the last of them. Until then, silence of the joiner accuses no node, and the joiner is no witness. Before the
-// first report of the joiner the wait has no bound, because the joiner may start at any time. A joiner that had another place before
-// counts as heard after twice RelinkBound: its halves ran, so their silence means something.
+// link before, are always about the new link. A report from one such end is enough: it means that frames pass in both directions. While
+// any link of a joiner waits, silence on its links accuses no node, and the joiner is no witness. Before the first report of the joiner
+// the wait has no bound, because the joiner may start at any time. A joiner that had another place before counts as heard after twice
+// RelinkBound: its halves ran, so their silence means something.
 //
 // A link may get another peer again before it has settled. The reports of its end may then be about the peer in between, so that end is
 // blurred: it does not end the wait, and the wait lasts for a third of RelinkBound at least, because the order about the peer in between
@@ -110,7 +110,7 @@ func (m *Machine) expected(n *node) bool {
 // becomeMoved makes a node a joiner with a former place. The wait for its first report has a bound, unlike the wait for other
 // joiners, because a node that dies on its way must not stay UNKNOWN.
 func (m *Machine) becomeMoved(r *relinks, former [2]fault.Epoch, now time.Time) {
-	r.joiner, r.turned = true, 1<<grid.NumDirections-1
+	r.joiner, r.turned = true, allDirections
 	r.former, r.formerUntil = former, now.Add(2*m.cfg.RelinkBound)
 }
 
@@ -373,7 +373,7 @@ func (m *Machine) restoreWiring(n *node, was *Wiring) {
 	now := m.wiring(n)
 	unclear := directions(was.Unclear)
 	if was.Revision != 0 && was.Revision != now.Revision {
-		unclear = 1<<grid.NumDirections - 1
+		unclear = allDirections
 	}
 	for _, d := range grid.Directions() {
 		i, bit := d.Index(), directions(1)<<d.Index()
@@ -409,12 +409,9 @@ func (m *Machine) restoreMoved(n *node, former [2]fault.Epoch) {
 
 // restoreJoiner makes a node a joiner that no leader has ever heard.
 func (m *Machine) restoreJoiner(n *node, r *relinks) {
-	r.dark = 1<<grid.NumDirections - 1
+	r.dark = allDirections
 	if !n.foreign && n.voices[0].epoch == 0 && n.voices[1].epoch == 0 {
-		r.joiner, r.turned = true, 1<<grid.NumDirections-1 // it can only speak about its new links
-		if m.leftLately(n.id, m.started) {
-			r.blurred = 1<<grid.NumDirections - 1
-		}
+		m.becomeJoiner(r, n.id, m.started)
 	}
 }
 

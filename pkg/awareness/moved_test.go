@@ -599,7 +599,7 @@ func TestJoinerMayHaveLeftUnderEarlierLeader(t *testing.T) {
 		after   time.Duration
 		blurred bool
 	}{
-		{"a node that was heard before", true, 3 * time.Second, true},
+		{"an earlier leader heard the node", true, 3 * time.Second, true},
 		{"a new node", false, 3 * time.Second, false},
 		{"the leader would have seen it leave", true, DefaultRelinkBound + time.Second, false},
 	} {

@@ -406,7 +406,7 @@ func redialsWhilePeerStaysAway(t *testing.T, grace, want time.Duration) {
 		t.Errorf("grace %v: Redial %v after the announcement, want %v", grace, got, want)
 	}
 	if out := l.Step(now, Tick{}); out.State == LinkBroken || !out.Redial {
-		t.Errorf("at the next tick: %v, Redial %t; want a request at each tick until the peer is heard", out.Detail, out.Redial)
+		t.Errorf("at the next tick: %v, Redial %t; want Redial at each tick before a frame of the peer arrives", out.Detail, out.Redial)
 	}
 	f.Seq++
 	l.Step(now, FrameReceived{Frame: f})

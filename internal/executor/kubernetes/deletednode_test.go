@@ -26,7 +26,6 @@ func TestUndoOfDeletedNodeIsDone(t *testing.T) {
 	account := shipped(t, "deleting", "rbac", "rbac-node-label")
 	cfg := Config{NodeLabel: "example.org/deleted", Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}
 	e := newExecutor(t, cfg, nil)
-	eventually(t, func() bool { _, err := e.c.labelled(ctx, e.c.all, cfg.NodeLabel, "D_1"); return err == nil }, "nodes may be listed")
 	for _, a := range acts() {
 		name := "deleted-" + strings.ReplaceAll(string(a.kind), ".", "-")
 		path := "/api/v1/nodes/" + name

@@ -56,14 +56,7 @@ func objectsNamespace(t testing.TB) string {
 	name := fmt.Sprintf("objects-%d", objectsShared.names.Add(1))
 	admin(t, http.MethodPost, "/api/v1/namespaces", "", `{"metadata":{"name":"`+name+`"}}`)
 	for _, path := range objectsManifests {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		roles, _, _ := strings.Cut(string(b), "\nsubjects:")
-		text := strings.ReplaceAll(roles, "namespace: lofamo", "namespace: "+name) +
-			"\nsubjects:\n- {kind: ServiceAccount, name: lofamo-supervisor, namespace: lofamo}\n"
-		if err := s.Admin.Apply([]byte(text)); err != nil {
+		if err := s.Admin.Apply(rolesIn(t, path, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,6 +68,18 @@ func objectsNamespace(t testing.TB) string {
 		})
 	}
 	return name
+}
+
+// rolesIn returns a shipped manifest with its roles in another namespace.
+func rolesIn(t testing.TB, path, namespace string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles, _, _ := strings.Cut(string(b), "\nsubjects:")
+	return []byte(strings.ReplaceAll(roles, "namespace: lofamo", "namespace: "+namespace) +
+		"\nsubjects:\n- {kind: ServiceAccount, name: lofamo-supervisor, namespace: lofamo}\n")
 }
 
 func objectsPath(namespace, plural string) string {
@@ -193,5 +198,22 @@ func TestLateAnswerReplacesNoNewerObject(t *testing.T) {
 	r.put(of("u1", "11"), true)
 	if have, _, _ := r.all(); have["a"].Metadata.UID != "u2" {
 		t.Errorf("the copy has %s: want the object that exists", have["a"].Metadata.UID)
+	}
+}
+
+// TestAppliedRolesHold: after Apply has returned, the applied roles are in force.
+func TestAppliedRolesHold(t *testing.T) {
+	objectsNamespace(t) // the custom resources
+	s, client := cluster(t), objectsClient(t, cluster(t).Addr)
+	for i := range 20 {
+		name := fmt.Sprintf("applied-%d", i)
+		admin(t, http.MethodPost, "/api/v1/namespaces", "", `{"metadata":{"name":"`+name+`"}}`)
+		if err := s.Admin.Apply(rolesIn(t, objectsManifests[1], name)); err != nil {
+			t.Fatal(err)
+		}
+		p := newPolicies(config.KubernetesObjects{Namespace: name}, client, nil, quiet)
+		if _, err := p.r.list(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }

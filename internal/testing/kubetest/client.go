@@ -92,9 +92,11 @@ func (c *Client) Watch(ctx context.Context, path string, each func(kind string, 
 	}
 }
 
-// Apply applies a manifest of several documents, as kubectl apply --server-side does.
+// Apply applies a manifest of several documents, as kubectl apply --server-side does. It returns when the API server has put the
+// roles in the manifest into force: it follows roles with watches, and may refuse requests just after a role was stored.
 func (c *Client) Apply(manifest []byte) error {
-	for doc := range strings.SplitSeq(string(manifest), "\n---\n") {
+	docs := strings.Split(string(manifest), "\n---\n")
+	for _, doc := range docs {
 		var o struct {
 			APIVersion string `json:"apiVersion"`
 			Kind       string `json:"kind"`
@@ -118,7 +120,7 @@ func (c *Client) Apply(manifest []byte) error {
 			return err
 		}
 	}
-	return nil
+	return c.awaitRights(docs)
 }
 
 // TokenOf asks for a token of a service account.

@@ -348,12 +348,13 @@ func (c *child) gone(cause halfcore.Cause) error {
 	c.ended = endedProcess(p, cause)
 	p.close() // no other goroutine uses it any more
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
-	failed := c.first && cause.Kind == halfcore.Exited && cause.Code != 0 && ran < settled
+	refused := half.Refused(cause.Code) // however long the start of the half took
+	failed := c.first && cause.Kind == halfcore.Exited && cause.Code != 0 && (refused || ran < settled)
 	never := c.d.cfg.Restart == RestartNever
 	switch {
 	case failed && cause.Code == half.ExitRefused && !never && !c.again:
 		c.again = true // the half may have read a file that was being rewritten
-	case failed && (never || half.Refused(cause.Code)):
+	case failed && (never || refused):
 		return c.refused(cause)
 	default:
 		c.first = false

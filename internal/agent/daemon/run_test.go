@@ -69,15 +69,17 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 		policy Restart
 		last   int  // the code with which the daemon ends; 0: it runs on
 		final  bool // a restart of the daemon cannot help
+		slow   bool // the half takes longer than a second to read its configuration
 	}{
-		{"refused", []int{refused, refused}, 0, RestartAlways, refused, true},
-		{"refused after a stop", []int{refused, refused}, halfcore.Stopped, RestartAlways, refused, true},
-		{"refused while the file is rewritten", []int{refused, panics}, 0, RestartAlways, 0, false},
-		{"refused, and then a file is", []int{refused, file}, 0, RestartAlways, file, false},
-		{"refused, and not started again", []int{refused, panics}, 0, RestartNever, refused, false},
-		{"a file is refused", []int{file, panics}, 0, RestartAlways, file, false},
-		{"refused, and a daemon was killed", []int{refused, refused}, halfcore.Running, RestartAlways, 0, false},
-		{"panics", []int{panics, refused}, 0, RestartAlways, 0, false},
+		{"refused", []int{refused, refused}, 0, RestartAlways, refused, true, false},
+		{"refused on a slow machine", []int{refused, refused}, 0, RestartAlways, refused, true, true},
+		{"refused after a stop", []int{refused, refused}, halfcore.Stopped, RestartAlways, refused, true, false},
+		{"refused while the file is rewritten", []int{refused, panics}, 0, RestartAlways, 0, false, false},
+		{"refused, and then a file is", []int{refused, file}, 0, RestartAlways, file, false, false},
+		{"refused, and not started again", []int{refused, panics}, 0, RestartNever, refused, false, false},
+		{"a file is refused", []int{file, panics}, 0, RestartAlways, file, false, false},
+		{"refused, and a daemon was killed", []int{refused, refused}, halfcore.Running, RestartAlways, 0, false, false},
+		{"panics", []int{panics, refused}, 0, RestartAlways, 0, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := agenttest.NodeConfig(t)
@@ -93,8 +95,12 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 				}
 			}
 			program := filepath.Join(t.TempDir(), "halves")
-			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] || exec sleep 1000\n[ -e $0.begun ] && exit %d\n: > $0.begun\nexit %d\n",
-				tc.codes[1], tc.codes[0])
+			reads := "true"
+			if tc.slow {
+				reads = fmt.Sprintf("sleep %v", 1.2*settled.Seconds())
+			}
+			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] || exec sleep 1000\n%s\n[ -e $0.begun ] && exit %d\n: > $0.begun\nexit %d\n",
+				reads, tc.codes[1], tc.codes[0])
 			if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -105,6 +111,7 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: tc.policy}, slog.New(slog.DiscardHandler))
 			}()
 			if tc.last != 0 {
+				agenttest.Await(t, "the end of the daemon", func() bool { return len(done) > 0 })
 				err := <-done
 				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("start the dnp half: it ended with code %d", tc.last)) {
 					t.Errorf("%v", err)

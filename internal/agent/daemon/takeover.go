@@ -106,14 +106,15 @@ func (c *child) handOver() {
 // awaited reports whether a daemon waits to look after the half.
 func (d *daemon) awaited(h fault.Half) bool { return d.held(awaitedLock(h)) }
 
-// held reports whether a process holds the lock of that name in the state directory.
+// held reports whether a process holds the lock of that name in the state directory. It asks for a shared lock, so that two processes
+// that ask at once do not take each other for a holder.
 func (d *daemon) held(name string) bool {
 	f, err := os.OpenFile(d.statePath(name), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false // no process has ever held it
 	}
 	defer func() { _ = f.Close() }()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // pidNamespace identifies the processes in this process's namespace: all of a container, and no other's.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,4 +94,36 @@ func TestMayTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("") // the waiting daemon has ended
+}
+
+// TestProbesAreNoHolders: processes that ask at the same time whether somebody holds a lock do not take one another for its holder.
+func TestProbesAreNoHolders(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.StateDir = t.TempDir()
+	d := &daemon{cfg: RunConfig{Agent: cfg}}
+	lock, err := lockAlone(d.statePath(awaitedLock(fault.HalfHost)), "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !d.awaited(fault.HalfHost) {
+		t.Error("the holder is not seen")
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var probes sync.WaitGroup
+	var seen atomic.Int32
+	for range 4 {
+		probes.Go(func() {
+			for range 2000 {
+				if d.awaited(fault.HalfHost) {
+					seen.Add(1)
+				}
+			}
+		})
+	}
+	probes.Wait()
+	if n := seen.Load(); n > 0 {
+		t.Errorf("%d probes of 8000 took another probe for a holder", n)
+	}
 }

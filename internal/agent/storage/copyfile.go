@@ -70,8 +70,9 @@ type CopyStats struct {
 	Reports int    // held now
 }
 
-// busyFor is how long OpenCopy waits for a daemon that is about to release the file.
-const busyFor = 250 * time.Millisecond
+// busyTries is how often OpenCopy tries to take a file, 5 ms apart: a daemon may be about to release it. OpenCopy counts tries instead of
+// time, because a machine that stands still holds up the daemon as well.
+const busyTries = 50
 
 // OpenCopy maps the copy of a half that starts, and takes its lock. It always returns a CopyFile. Cold names the defect of
 // a file from which the half could not resume; the error, if any, tells why there is no file now.
@@ -80,8 +81,9 @@ func OpenCopy(path string, id CopyIdentity) (*CopyFile, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := f.take()
-	for until := time.Now().Add(busyFor); errors.Is(err, ErrInUse) && time.Now().Before(until); err = f.take() {
+	for tries := 1; errors.Is(err, ErrInUse) && tries < busyTries; tries++ {
 		time.Sleep(5 * time.Millisecond)
+		err = f.take()
 	}
 	if err == nil {
 		return f, f.namePlace()

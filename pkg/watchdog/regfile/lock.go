@@ -36,17 +36,19 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 	return file, nil
 }
 
-// probing is how long TryLock tries. A probe such as HolderOf takes a free lock for some microseconds.
-const probing = 50 * time.Millisecond
+// lockTries is how often TryLock tries, a millisecond apart. A probe such as HolderOf takes a free lock for some microseconds. TryLock
+// counts tries instead of time, because a machine that stands still holds up the probe as well.
+const lockTries = 200
 
 // TryLock takes the exclusive lock of a file, or returns unix.EWOULDBLOCK if another process holds it for longer than a
 // probe does.
 func TryLock(file *os.File) error {
-	for began := time.Now(); ; time.Sleep(time.Millisecond) {
+	for tries := 1; ; tries++ {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > probing {
+		if !errors.Is(err, unix.EWOULDBLOCK) || tries == lockTries {
 			return err
 		}
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -16,12 +16,14 @@ import (
 
 // admin calls do with one supervisor after the other until one succeeds. do may take long, so a short call first checks
 // within TryTimeout that the supervisor answers.
-func (c *Client) admin(ctx context.Context, do func(lofamov1.SupervisorAdminClient) error) error {
-	return c.atOne(ctx, func(conn *grpc.ClientConn) error { return do(lofamov1.NewSupervisorAdminClient(conn)) })
+func (c *Client) admin(ctx context.Context, do func(context.Context, lofamov1.SupervisorAdminClient) error) error {
+	return c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return do(ctx, lofamov1.NewSupervisorAdminClient(conn))
+	})
 }
 
-// atOne is admin for any service.
-func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) error {
+// atOne is admin for any service. The context of do ends with do.
+func (c *Client) atOne(ctx context.Context, do func(context.Context, *grpc.ClientConn) error) error {
 	var tried []Try
 	first := c.start() // another call may change it meanwhile
 	for n := range c.cfg.Targets {
@@ -38,13 +40,13 @@ func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) err
 
 // following is atOne for a long stream: do sets got at the first response. After a failure it goes to the next supervisor. A response, or a
 // stream that lasted for TryTimeout, starts the count of failures again. It fails once the count reaches the number of supervisors.
-func (c *Client) following(ctx context.Context, do func(conn *grpc.ClientConn, got *bool) error) error {
+func (c *Client) following(ctx context.Context, do func(ctx context.Context, conn *grpc.ClientConn, got *bool) error) error {
 	var tried []Try
 	for i := c.start(); ; i = (i + 1) % len(c.cfg.Targets) {
 		got := false
-		err := c.atThis(ctx, i, func(conn *grpc.ClientConn) error {
+		err := c.atThis(ctx, i, func(ctx context.Context, conn *grpc.ClientConn) error {
 			began := time.Now()
-			err := do(conn, &got)
+			err := do(ctx, conn, &got)
 			got = got || time.Since(began) >= c.cfg.TryTimeout
 			return err
 		})
@@ -66,7 +68,7 @@ func (c *Client) following(ctx context.Context, do func(conn *grpc.ClientConn, g
 	}
 }
 
-func (c *Client) atThis(ctx context.Context, i int, do func(*grpc.ClientConn) error) error {
+func (c *Client) atThis(ctx context.Context, i int, do func(context.Context, *grpc.ClientConn) error) error {
 	conn, err := c.conn(i)
 	if err != nil {
 		return err
@@ -76,13 +78,15 @@ func (c *Client) atThis(ctx context.Context, i int, do func(*grpc.ClientConn) er
 	}); err != nil {
 		return err
 	}
-	c.answered(i) // also if do, such as a watch, ends with an error
-	return do(conn)
+	c.answered(i)                          // also if do, such as a watch, ends with an error
+	ctx, cancel := context.WithCancel(ctx) // ends a stream that do has not read to its end
+	defer cancel()
+	return do(ctx, conn)
 }
 
 // ListMembers returns the members of the supervisors' embedded etcd.
 func (c *Client) ListMembers(ctx context.Context) (resp *lofamov1.ListMembersResponse, err error) {
-	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+	err = c.admin(ctx, func(ctx context.Context, s lofamov1.SupervisorAdminClient) error {
 		resp, err = s.ListMembers(ctx, &lofamov1.ListMembersRequest{})
 		return err
 	})
@@ -91,7 +95,7 @@ func (c *Client) ListMembers(ctx context.Context) (resp *lofamov1.ListMembersRes
 
 // AddMember adds a member to the embedded etcd and calls each for every step. It returns nil when the member votes.
 func (c *Client) AddMember(ctx context.Context, req *lofamov1.AddMemberRequest, each func(*lofamov1.MemberProgress) error) error {
-	return c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+	return c.admin(ctx, func(ctx context.Context, s lofamov1.SupervisorAdminClient) error {
 		stream, err := s.AddMember(ctx, req)
 		return progress(stream, err, each)
 	})
@@ -100,7 +104,7 @@ func (c *Client) AddMember(ctx context.Context, req *lofamov1.AddMemberRequest, 
 // ReplaceMember replaces a member whose data are lost by an empty one of the same name. If the supervisor fails on the
 // way, AddMember continues the replacement.
 func (c *Client) ReplaceMember(ctx context.Context, req *lofamov1.ReplaceMemberRequest, each func(*lofamov1.MemberProgress) error) error {
-	return c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+	return c.admin(ctx, func(ctx context.Context, s lofamov1.SupervisorAdminClient) error {
 		stream, err := s.ReplaceMember(ctx, req)
 		return progress(stream, err, each)
 	})
@@ -130,7 +134,7 @@ func progress(stream grpc.ServerStreamingClient[lofamov1.MemberProgress], err er
 
 // RemoveMember removes a member.
 func (c *Client) RemoveMember(ctx context.Context, name string) (resp *lofamov1.RemoveMemberResponse, err error) {
-	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+	err = c.admin(ctx, func(ctx context.Context, s lofamov1.SupervisorAdminClient) error {
 		resp, err = s.RemoveMember(ctx, &lofamov1.RemoveMemberRequest{Name: name})
 		return err
 	})
@@ -139,7 +143,7 @@ func (c *Client) RemoveMember(ctx context.Context, name string) (resp *lofamov1.
 
 // DisarmAlarms clears the alarms of a member, or of all with an empty name.
 func (c *Client) DisarmAlarms(ctx context.Context, name string) (resp *lofamov1.DisarmAlarmsResponse, err error) {
-	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+	err = c.admin(ctx, func(ctx context.Context, s lofamov1.SupervisorAdminClient) error {
 		resp, err = s.DisarmAlarms(ctx, &lofamov1.DisarmAlarmsRequest{Name: name})
 		return err
 	})
@@ -148,7 +152,7 @@ func (c *Client) DisarmAlarms(ctx context.Context, name string) (resp *lofamov1.
 
 // Defragment frees the unused space of a member.
 func (c *Client) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest) (resp *lofamov1.DefragmentResponse, err error) {
-	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+	err = c.admin(ctx, func(ctx context.Context, s lofamov1.SupervisorAdminClient) error {
 		resp, err = s.Defragment(ctx, req)
 		return err
 	})
@@ -157,7 +161,7 @@ func (c *Client) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest
 
 // Snapshot writes a snapshot of the store to w. It fails unless all bytes came and their checksum is right.
 func (c *Client) Snapshot(ctx context.Context, w io.Writer) (header *lofamov1.SnapshotHeader, size uint64, err error) {
-	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+	err = c.admin(ctx, func(ctx context.Context, s lofamov1.SupervisorAdminClient) error {
 		stream, err := s.Snapshot(ctx, &lofamov1.SnapshotRequest{})
 		if err != nil {
 			return err

@@ -19,7 +19,7 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	at := make(map[string]int)
 	var tried []Try
 	for i, target := range c.cfg.Targets {
-		err := c.atThis(ctx, i, func(conn *grpc.ClientConn) error {
+		err := c.atThis(ctx, i, func(ctx context.Context, conn *grpc.ClientConn) error {
 			ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 			defer cancel()
 			resp, err := lofamov1.NewCertificatesClient(conn).ListCertificates(ctx, &lofamov1.ListCertificatesRequest{})
@@ -62,7 +62,7 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 
 // PutDenyList replaces the list of revoked certificates. Like other changes, it goes to the next supervisor only after UNAVAILABLE.
 func (c *Client) PutDenyList(ctx context.Context, signed *lofamov1.SignedDenyList) (resp *lofamov1.PutDenyListResponse, err error) {
-	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
+	err = c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		resp, err = lofamov1.NewCertificatesClient(conn).PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
 		if err != nil && status.Code(err) != codes.Unavailable {
 			return finalError{err}

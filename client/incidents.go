@@ -67,7 +67,7 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 	req = proto.CloneOf(req)
 	begun, known := false, knownIncidents{states: req.GetStates(), revisions: make(map[string]uint64)}
 	for rounds := 0; ; rounds++ {
-		err := c.atOne(ctx, func(conn *grpc.ClientConn) error {
+		err := c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 			stream, err := lofamov1.NewFaultSupervisorClient(conn).WatchIncidents(ctx, req)
 			for err == nil {
 				var resp *lofamov1.WatchIncidentsResponse

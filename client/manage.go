@@ -14,9 +14,9 @@ import (
 
 // manage calls do with one supervisor after the other until one succeeds. RESOURCE_EXHAUSTED is final: the cluster
 // is busy, whichever supervisor answers.
-func (c *Client) manage(ctx context.Context, do func(lofamov1.ManageClient) error) error {
-	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
-		err := do(lofamov1.NewManageClient(conn))
+func (c *Client) manage(ctx context.Context, do func(context.Context, lofamov1.ManageClient) error) error {
+	return c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		err := do(ctx, lofamov1.NewManageClient(conn))
 		if status.Code(err) == codes.ResourceExhausted {
 			return finalError{err}
 		}
@@ -51,7 +51,7 @@ func reported[R any](stream grpc.ServerStreamingClient[R], take func(*R) error, 
 // Diagnose makes nodes test their links, calls each for every progress and returns the report.
 func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest,
 	each func(*lofamov1.DiagnosisProgress) error) (report *lofamov1.DiagnosisReport, err error) {
-	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
+	err = c.manage(ctx, func(ctx context.Context, s lofamov1.ManageClient) error {
 		stream, err := s.Diagnose(ctx, req)
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest,
 // report.
 func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest,
 	each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
-	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
+	err = c.manage(ctx, func(ctx context.Context, s lofamov1.ManageClient) error {
 		stream, err := s.StartProcedure(ctx, req)
 		if err != nil {
 			return err
@@ -93,7 +93,7 @@ func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedur
 
 // GetDiagnosis returns the report of the last diagnosis.
 func (c *Client) GetDiagnosis(ctx context.Context) (report *lofamov1.DiagnosisReport, err error) {
-	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
+	err = c.manage(ctx, func(ctx context.Context, s lofamov1.ManageClient) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
 		report, err = s.GetDiagnosis(ctx, &lofamov1.GetDiagnosisRequest{})
@@ -104,7 +104,7 @@ func (c *Client) GetDiagnosis(ctx context.Context) (report *lofamov1.DiagnosisRe
 
 // GetProcedure returns the report of the last fault management procedure.
 func (c *Client) GetProcedure(ctx context.Context) (report *lofamov1.ProcedureReport, err error) {
-	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
+	err = c.manage(ctx, func(ctx context.Context, s lofamov1.ManageClient) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
 		report, err = s.GetProcedure(ctx, &lofamov1.GetProcedureRequest{})

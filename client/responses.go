@@ -20,7 +20,7 @@ func readResponses[T any](ctx context.Context, c *Client,
 
 // readBy is readResponses for any service of the supervisors.
 func readBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (answer T, err error) {
-	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
+	err = c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
 		answer, err = ask(ctx, conn)
@@ -84,7 +84,7 @@ func (c *Client) GetResponse(ctx context.Context, id string) (*lofamov1.Response
 // responses missing from it have ended. It fails with a *NoAnswerError if all supervisors fail one after the other.
 func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest,
 	each func(r *lofamov1.WatchResponsesResponse, first bool) error) error {
-	return c.following(ctx, func(conn *grpc.ClientConn, got *bool) error {
+	return c.following(ctx, func(ctx context.Context, conn *grpc.ClientConn, got *bool) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).WatchResponses(ctx, &lofamov1.WatchResponsesRequest{Filter: filter})
 		for first := true; err == nil; first = false {
 			var r *lofamov1.WatchResponsesResponse
@@ -159,7 +159,7 @@ func (c *Client) ListAudit(ctx context.Context, req *lofamov1.ListAuditRequest) 
 // supervisor fails, the next one continues after the last line.
 func (c *Client) ExportAudit(ctx context.Context, req *lofamov1.ExportAuditRequest, each func([]*lofamov1.AuditLine) error) error {
 	from := req.GetFrom()
-	return c.following(ctx, func(conn *grpc.ClientConn, got *bool) error {
+	return c.following(ctx, func(ctx context.Context, conn *grpc.ClientConn, got *bool) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).ExportAudit(ctx, &lofamov1.ExportAuditRequest{From: from, Follow: req.GetFollow()})
 		for err == nil {
 			var r *lofamov1.ExportAuditResponse

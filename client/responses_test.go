@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -53,6 +54,25 @@ func TestExportGoesOnAcrossReplicas(t *testing.T) {
 	if err = dial(t, dir, a.Address, old.Address).ExportAudit(bounded(t), &lofamov1.ExportAuditRequest{},
 		func([]*lofamov1.AuditLine) error { return nil }); status.Code(err) != codes.OutOfRange {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestStreamEndsWithItsCall: a caller that takes no more of a stream ends it at the supervisor too.
+func TestStreamEndsWithItsCall(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	s := clienttest.Serve(t, dir, clienttest.NewMap())
+	s.Responses.Changes = []*lofamov1.WatchResponsesResponse{{Gone: []string{"r1-1"}}}
+	s.Responses.Silent, s.Responses.Ended = true, make(chan struct{}, 1)
+	full := errors.New("disk full")
+	err := dial(t, dir, s.Address).WatchResponses(bounded(t), nil, func(*lofamov1.WatchResponsesResponse, bool) error { return full })
+	if !errors.Is(err, full) {
+		t.Errorf("%v: want the caller's error", err)
+	}
+	select {
+	case <-s.Responses.Ended:
+	case <-time.After(bound):
+		t.Error("the supervisor still serves the stream")
 	}
 }
 

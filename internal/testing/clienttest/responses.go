@@ -21,6 +21,7 @@ type Responses struct {
 	List     *lofamov1.ListResponsesResponse
 	Changes  []*lofamov1.WatchResponsesResponse // of WatchResponses
 	Silent   bool                               // WatchResponses is silent after Changes, and does not end by itself
+	Ended    chan struct{}                      // if set, receives a value when a client has ended a silent WatchResponses
 	Is       *lofamov1.Response                 // answer to every decision about a response
 	Lines    []*lofamov1.AuditLine
 	// Err is the error of all calls; streams return it at their end.
@@ -80,6 +81,9 @@ func (r *Responses) WatchResponses(_ *lofamov1.WatchResponsesRequest, s grpc.Ser
 	}
 	if r.Silent {
 		<-s.Context().Done()
+		if r.Ended != nil {
+			r.Ended <- struct{}{}
+		}
 	}
 	return r.Err
 }

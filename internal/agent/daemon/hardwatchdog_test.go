@@ -93,6 +93,15 @@ func (f *fed) look(linked bool) {
 	f.feed(f.now, recovery.FenceLook{Readable: [2]bool{true, true}, Stores: [2]uint32{f.stores, f.stores}, Links: linked})
 }
 
+// keptContact waits until the last contact is recorded: a look on a busy machine may give up before.
+func (f *fed) keptContact(t *testing.T) {
+	t.Helper()
+	if !f.contacts.Flush(checkBound) {
+		t.Fatal("the last contact is not recorded")
+	}
+	f.keepContact()
+}
+
 func exists(t *testing.T, path string) bool {
 	t.Helper()
 	_, err := os.Stat(path)
@@ -155,12 +164,14 @@ func TestSameProcessFeedsDeviceAgain(t *testing.T) {
 		for range 3 {
 			f.look(true)
 		}
+		f.keptContact(t)
 		if deleted {
 			if err := os.RemoveAll(dir); err != nil {
 				t.Fatal(err)
 			}
 		}
 		f.end(false)
+		f.keptContact(t)
 		again, fed := newFed(dir, d, 40*time.Second), d.fed
 		again.look(false)
 		if d.opened != 2 || d.fed == fed {
@@ -406,6 +417,7 @@ func TestLastContactIsRecorded(t *testing.T) {
 		f.look(true)
 	}
 	read := func() string {
+		f.keptContact(t)
 		b, err := os.ReadFile(filepath.Join(f.stateDir, contactFile))
 		if err != nil {
 			t.Fatal(err)

@@ -195,7 +195,8 @@ func TestRestartBeyondWindowIsAnnouncedToReturningHostHalf(t *testing.T) {
 	d, write, received := beyondWindow(t)
 	done := make(chan struct{})
 	go func() { defer close(done); d.announceStop(t.Context(), fault.StopReboot) }()
-	time.Sleep(announceWithin / 2) // a daemon that did not wait for the host half would have sent all notices by now
+	// A daemon that did not wait for the host half would send throughNotices, and no more.
+	agenttest.Await(t, "the daemon to wait", func() bool { return len(received()) > throughNotices })
 	early := len(received())
 	writeUntil(done, write)
 	agenttest.Await(t, "notices after the return", func() bool { return len(received()) >= early+throughNotices-1 })

@@ -25,6 +25,16 @@ type bulkArrival struct {
 	chunk    []byte
 }
 
+// transfer returns the transfer that the arrival belongs to.
+func (a bulkArrival) transfer() bulk.Transfer {
+	if a.announce != nil {
+		id, _ := bulk.ParseTransfer(a.announce.Msg.GetBulkAnnounce().GetTransfer())
+		return id
+	}
+	h, _ := bulk.ParseHeader(a.chunk)
+	return h.Transfer
+}
+
 // fetchBundle runs a transfer on one path to its end, and returns the data and all arrivals.
 func (n *testNet) fetchBundle(origin fault.Origin, via string, maxSize uint64) (data []byte, outcome bulk.Outcome, came []bulkArrival) {
 	n.t.Helper()
@@ -64,6 +74,9 @@ func (n *testNet) fetchBundle(origin fault.Origin, via string, maxSize uint64) (
 		}
 		select {
 		case a := <-n.super.bulk:
+			if a.transfer() != r.Transfer() {
+				continue // a late answer to a repeated request of an earlier transfer
+			}
 			came = append(came, a)
 			if a.announce != nil {
 				out = r.Step(time.Now(), bulk.Announced{Message: a.announce.Msg.GetBulkAnnounce(), Way: way})

@@ -28,12 +28,14 @@ func TestConfigurationFromNeighbour(t *testing.T) {
 		Number: 7, Dims: n.dims.String(), DelayUs: 5000, Absent: []uint32{2},
 		Masks: []*lofamov1.TorusMask{{Rank: 1, Mask: uint32(masked)}}, Parts: 1,
 	}
-	n.super.awaitAsking("the node that was asked has it", func() bool { return n.super.configured.GetNumber() == 7 }, func() {
+	var configured *lofamov1.ConfigurationStatus
+	has := func() bool { configured = n.super.configured; return configured.GetNumber() == 7 }
+	n.super.awaitAsking("the node that was asked has it", has, func() {
 		n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), "n0-0-0", fault.PathDirect,
 			&lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: c}})
 	})
-	if n.super.configured.GetNode() != "n0-0-0" {
-		t.Errorf("%v", n.super.configured)
+	if configured.GetNode() != "n0-0-0" {
+		t.Errorf("%v", configured)
 	}
 	n.super.close()
 	n.start(at1, fault.HalfDNP)

@@ -82,7 +82,7 @@ func (n *testNet) awaitSettledDNP() {
 // TestHalvesWithoutSharedDirectory: the registers, the messages and the watchdogs of two halves work through a window.
 func TestHalvesWithoutSharedDirectory(t *testing.T) {
 	n := newWindowNet(t, func(c *config.Agent) { // even on a busy machine, a refusal comes before the verdict
-		write, read := config.Duration(50*time.Millisecond), config.Duration(500*time.Millisecond)
+		write, read := config.Duration(50*time.Millisecond), config.Duration(2*time.Second)
 		c.Periods = &config.PeriodsOverride{TWrite: &write, TRead: &read}
 	})
 	n.startAll()

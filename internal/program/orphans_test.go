@@ -16,7 +16,7 @@ import (
 const insideEnv = "LOFAMO_TEST_ORPHANS"
 
 // every is long compared to scheduling delays, so that the starter of a child has waited for it by then.
-const every = 300 * time.Millisecond
+const every = 2 * time.Second
 
 // In its own PID namespace this process becomes the parent of its children's orphans, and reaps them. The starter of a child
 // waits for that child itself.

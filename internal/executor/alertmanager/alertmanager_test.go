@@ -470,12 +470,15 @@ func TestTokenFileIsReadForEveryRequest(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	write("eins\n")
-	x, _ := run(t, cfg, nil)
+	said := &lines{}
+	x, _ := runWith(t, cfg, nil, slog.New(slog.NewTextHandler(said, nil)))
 	do(t, x, jobOf("n1", 1))
 	write("zwei")
 	do(t, x, jobOf("n2", 1))
 	write("Geheimnis\nmit Zeile")
-	if r := x.Do(t.Context(), jobOf("n3", 1, within(50*time.Millisecond))); r.Outcome != response.Unchanged ||
+	before := said.n.Load()
+	refused := deadline.When(t, func() bool { return said.n.Load() > before })
+	if r := x.Do(refused, jobOf("n3", 1)); r.Outcome != response.Unchanged ||
 		strings.Contains(r.Detail, "Geheimnis") {
 		t.Errorf("%+v", r)
 	}

@@ -184,6 +184,7 @@ func TestFaultKeeperEndsWhileTheServerHangs(t *testing.T) {
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Continue() }) // for the other tests, if this one ends early
 	src.set(aFault("k-a"), aFault("k-b"))
 	time.Sleep(200 * time.Millisecond)
 	begin := time.Now()
@@ -194,7 +195,7 @@ func TestFaultKeeperEndsWhileTheServerHangs(t *testing.T) {
 	if err := s.Continue(); err != nil {
 		t.Fatal(err)
 	}
-	if took > time.Second {
+	if took > c.timeout/2 {
 		t.Errorf("the keeper ended after %s: want at once", took)
 	}
 	await(t, "two objects", func() bool { return len(listObjects(t, ns, "faults")) == 2 })

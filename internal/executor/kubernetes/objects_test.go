@@ -92,11 +92,12 @@ func await(t testing.TB, what string, holds func() bool) {
 	eventually(t, holds, what)
 }
 
-// objectsClient returns a client of the supervisor's service account, without a pace.
+// objectsClient returns a client of the supervisor's service account, without a pace. A request to a server that hangs ends only with
+// its context.
 func objectsClient(t testing.TB, addr string) *client {
 	t.Helper()
 	cfg := Config{Kubeconfig: kubeconfig(t, addr, serviceToken(t)), QPS: 1000, Burst: 1000,
-		RequestTimeout: config.Duration(2 * time.Second)}.Filled()
+		RequestTimeout: config.Duration(time.Minute)}.Filled()
 	rc, err := restConfig(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -52,9 +52,7 @@ func (s *policyStore) last() (names string, complete bool, passes int) {
 // followPolicies runs a follower until the returned function is called.
 func followPolicies(t *testing.T, ns string, keep KeepPolicies) (stop func()) {
 	t.Helper()
-	c := objectsClient(t, cluster(t).Addr)
-	c.timeout = time.Minute // requests to a server that hangs end with the term
-	p := newPolicies(config.KubernetesObjects{Namespace: ns, Policies: true}.Filled(), c, keep, quiet)
+	p := newPolicies(config.KubernetesObjects{Namespace: ns, Policies: true}.Filled(), objectsClient(t, cluster(t).Addr), keep, quiet)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -66,6 +66,10 @@ func installed(t *testing.T, group, kind string) remediator {
 		var status *kubetest.StatusError
 		return err == nil || errors.As(err, &status) && status.Code == http.StatusConflict
 	}, "the template is there")
+	eventually(t, func() bool {
+		_, err := cluster(t).Admin.Do(http.MethodGet, r.path(kind), "", nil)
+		return err == nil
+	}, "remediations are served")
 	return r
 }
 

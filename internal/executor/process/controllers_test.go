@@ -99,9 +99,10 @@ func TestProcessServesReadingsOfControllers(t *testing.T) {
 	if err != nil || b.Configured != 3 || len(b.Readings) != 3 || b.Run == "" {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	again, err := x.Controllers(t.Context(), nil, b.Run, b.Readings[2].Version)
-	if err != nil || len(again.Readings) != 0 {
-		t.Errorf("%+v, %v: want nothing new", again, err)
+	last := b.Readings[2].Version // another look may have ended since
+	again, err := x.Controllers(t.Context(), nil, b.Run, last)
+	if err != nil || slices.ContainsFunc(again.Readings, func(r controller.Reading) bool { return r.Version <= last }) {
+		t.Errorf("%+v, %v: want no reading that was read before", again, err)
 	}
 	if off.Others()+stranger.Others() != 0 {
 		t.Error("a witness sent more than GET")

@@ -99,10 +99,12 @@ func TestKilledLeaderLosesNoAcknowledgedReport(t *testing.T) {
 		next := c.AwaitLeader(t, follower, other)
 		t.Logf("%s was killed, %s led within %v", c.Configs[leader].ID, c.Configs[next].ID, time.Since(start))
 	})
-	list, err := client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var list *lofamov1.ListEventsResponse
+	supervisortest.Eventually(t, "a list that is not stale", func() bool { // a busy replica may hear its quorum late, and then says so
+		var err error
+		list, err = client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+		return err == nil && !list.GetCluster().GetStale()
+	})
 	c.CheckStorm(t, "list", list.GetEvents())
 	var watched []*lofamov1.Event
 	for len(watched) < len(list.GetEvents()) {
@@ -130,12 +132,12 @@ func TestKilledLeaderLosesNoAcknowledgedReport(t *testing.T) {
 		if err := procs[i].Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		done := make(chan error, 1)
+		begin, done := time.Now(), make(chan error, 1)
 		go func() { done <- procs[i].Wait() }()
 		select {
 		case err := <-done:
-			if i == follower && err != nil {
-				t.Errorf("%s after SIGTERM: %v", c.Configs[i].ID, err)
+			if i == follower {
+				wantGoodEnd(t, c.Configs[i].ID, err, time.Since(begin))
 			}
 		case <-time.After(supervisortest.Wait):
 			t.Fatalf("%s outlives SIGTERM", c.Configs[i].ID)
@@ -186,9 +188,9 @@ func TestReplicaLeadsWithoutReaderOfItsLog(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v", err)
-	}
+	begin := time.Now()
+	err = cmd.Wait()
+	wantGoodEnd(t, c.Configs[0].ID, err, time.Since(begin))
 }
 
 // fillPipe leaves no room in a pipe.
@@ -273,16 +275,24 @@ func stopAll(t *testing.T) time.Duration {
 	}
 	took := time.Since(begin)
 	for i, err := range errs {
-		switch {
-		case err == nil:
-		case took < bound: // no part has run into its bound
-			t.Errorf("%s after SIGTERM: %v, want a success", c.Configs[i].ID, err)
-		default:
-			t.Logf("%s after SIGTERM: %v", c.Configs[i].ID, err)
+		if wantGoodEnd(t, c.Configs[i].ID, err, took); err != nil {
 			took = max(took, patience+1)
 		}
 	}
 	return took
+}
+
+// wantGoodEnd fails the test if a replica ended after SIGTERM with an error, unless a part of it may have run out of time: a busy machine
+// may hold it up.
+func wantGoodEnd(t *testing.T, id string, err error, took time.Duration) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case took < bound: // no part has run into its bound
+		t.Errorf("%s after SIGTERM: %v, want a success", id, err)
+	default:
+		t.Logf("%s after SIGTERM, %v later: %v", id, took, err)
+	}
 }
 
 // TestConfigCheckWarnsOfFilesThatThisMachineLacks: the supervisor would not start here. Elsewhere the files may be good, so the

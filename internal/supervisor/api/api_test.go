@@ -217,13 +217,18 @@ func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
 	if err != nil || len(bookmark.GetEvents()) > 0 {
 		t.Fatalf("%v, %v", bookmark, err)
 	}
+	h.commit(t, "a", "0 ")
+	first, err := s.Recv() // the watch has read all of the history
+	if err != nil || len(first.GetEvents()) != 1 {
+		t.Fatalf("%v, %v", first, err)
+	}
 	// The client reads nothing while more events arrive than transport and queue hold.
 	long := strings.Repeat("x", 64<<10)
 	const n = 40
-	for i := range n {
+	for i := 1; i < n; i++ {
 		h.commit(t, "a", fmt.Sprint(i, " ", long))
 	}
-	seen, last := 0, bookmark.GetRevision()
+	seen, last := 1, first.GetRevision()
 	check := func(s grpc.ServerStreamingClient[lofamov1.WatchResponse]) error {
 		for seen < n {
 			resp, err := s.Recv()

@@ -127,10 +127,12 @@ func TestDamageIsAskedForAgain(t *testing.T) {
 	if len(sent) != 1 || sent[0].addr != eth1 || sent[0].socket != 1 || h.open(t, sent[0]).Msg.GetAgain() == nil {
 		t.Fatalf("sent %v", sent)
 	}
+	begun := time.Now()
 	for range 50 {
 		r.get(eth1, 1, flipped)
 	}
-	if n := len(r.wire.sent()); n < 2 || n > 25 { // TestRequestsToResendAreLimited has the exact numbers
+	most := 25 + int(10*time.Since(begun).Seconds()) // TestRequestsToResendAreLimited has the exact numbers
+	if n := len(r.wire.sent()); n < 2 || n > most {
 		t.Errorf("%d answers to 51 packets of one source", n)
 	}
 	r.intake.handle(packet{data: flipped, arrived: time.Now()}) // by gossip there is no sender to ask
@@ -260,12 +262,12 @@ func TestStrangersCannotUseUpQueue(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
 	in, stranger := r.intake.Datagrams(0), netip.MustParseAddrPort("192.0.2.1:9")
-	begin := time.Now()
-	for range 20_000 {
-		in(stranger, []byte("a stranger"))
+	now := time.Now()
+	for range 20_000 { // at the same time: over seconds of a busy machine more may wait
+		r.intake.enqueue(packet{from: stranger, data: []byte("a stranger"), arrived: now})
 	}
-	if waiting, most := len(r.intake.queue), strangerBurst+1+int(time.Since(begin).Seconds()*strangerRate); waiting > most {
-		t.Errorf("%d datagrams of a stranger wait, want at most %d", waiting, most)
+	if waiting := len(r.intake.queue); waiting > strangerBurst+1 {
+		t.Errorf("%d datagrams of a stranger wait, want at most %d", waiting, strangerBurst+1)
 	}
 	if b := r.intake.Behind(); b != 0 {
 		t.Errorf("verdicts wait %s for what strangers lost", b)

@@ -74,7 +74,7 @@ func startKeys(t *testing.T, name string, keys [][]byte, timing Timing, join ...
 func startConfig(t *testing.T, cfg Config, join ...*member) *member {
 	t.Helper()
 	m := &member{events: make(chan Event, 256), broadcasts: make(chan string, 256)}
-	cfg.Bind, cfg.Logger = "127.0.0.1:0", slog.New(slog.DiscardHandler)
+	cfg.Bind, cfg.Logger = freeport.Addr(t).String(), slog.New(slog.DiscardHandler)
 	cfg.Meta = Meta{Role: RoleNode, ID: cfg.Name, Coord: "0,0,0", ReportAddr: "127.0.0.1:7000"}
 	cfg.OnMember = func(e Event) { m.events <- e }
 	cfg.OnBroadcast = func(b []byte) { m.broadcasts <- string(b) }

@@ -25,7 +25,11 @@ func TestStoppedHalfAccusesNoOther(t *testing.T) {
 			tr.settled()
 			tr.inject("1,0,0", simple(tt.stop))
 			pause(tr, time.Second)
-			tr.heal("1,0,0")
+			tr.undo("1,0,0", simple(tt.stop))
+			// The map shows this starvation for some seconds.
+			eventually(t, "the map to show 500 ms or more of starvation", func() bool {
+				return tr.node("n1-0-0").GetStarved().GetLongestMs() >= 500
+			})
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if _, err := l.Wait(ctx, tr.mark, func(s lab.Seen) bool {
@@ -33,10 +37,6 @@ func TestStoppedHalfAccusesNoOther(t *testing.T) {
 			}); err != nil {
 				t.Fatalf("no event of the starvation: %v", err)
 			}
-			// On a busy machine the event may be about an earlier, shorter starvation.
-			eventually(t, "the map to show 500 ms or more of starvation", func() bool {
-				return tr.node("n1-0-0").GetStarved().GetLongestMs() >= 500
-			})
 			tr.settled()
 			for _, s := range l.Since(tr.mark) {
 				blames := strings.HasPrefix(s.GetComponent(), "link/") || tt.half == "host" && s.GetComponent() == tt.other

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -81,11 +83,21 @@ func TestClusterTakenOverByAnotherProcess(t *testing.T) {
 	healed(cluster.HangDNP, "dnp")
 }
 
+// kill kills a process, and waits for its end: its successor needs the same locks and ports.
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	agenttest.Await(t, "the end of the process", func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return err == nil && n == 1
+	})
 }
 
 // byHand starts a program of the cluster, which Cluster.Stop ends.

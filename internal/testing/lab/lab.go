@@ -71,8 +71,13 @@ func (l *Lab) start(ctx context.Context) error {
 		return err
 	}
 	now, err := cl.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
-	if err != nil {
-		return errors.Join(err, cl.Close())
+	for err != nil { // on a busy machine one try may time out
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, cl.Close())
+		case <-time.After(100 * time.Millisecond):
+		}
+		now, err = cl.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
 	}
 	l.Client = cl
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -29,9 +28,6 @@ type Config struct {
 	TryTimeout time.Duration
 	// Rounds is how many times a read asks all supervisors before it fails; 1 when zero. Between rounds it pauses.
 	Rounds int
-	// LeaderWait is how long a change is repeated while no supervisor leads, as during an election: nothing was changed. 5 s when zero; a
-	// negative value means that a change is not repeated.
-	LeaderWait time.Duration
 	// Silence is the time after which a watch without a change checks its supervisor; 5 s when zero.
 	Silence time.Duration
 }
@@ -69,7 +65,6 @@ func New(cfg Config) (*Client, error) {
 	if cfg.TryTimeout == 0 {
 		cfg.TryTimeout = 3 * time.Second
 	}
-	cfg.LeaderWait = cmp.Or(cfg.LeaderWait, 5*time.Second)
 	if cfg.Silence == 0 {
 		cfg.Silence = 5 * time.Second
 	}

@@ -1,11 +1,9 @@
 package client_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,14 +26,7 @@ func dial(t *testing.T, dir string, targets ...string) *client.Client {
 // dialWithin is dial with a time limit for each try.
 func dialWithin(t *testing.T, try time.Duration, dir string, targets ...string) *client.Client {
 	t.Helper()
-	return dialBy(t, client.Config{Targets: targets, TryTimeout: try}, dir)
-}
-
-// dialBy is dial with a configuration that lacks the certificates.
-func dialBy(t *testing.T, cfg client.Config, dir string) *client.Client {
-	t.Helper()
-	cfg.TLS, cfg.TryTimeout = clienttest.ClientTLS(t, dir), cmp.Or(cfg.TryTimeout, bound)
-	c, err := client.New(cfg)
+	c, err := client.New(client.Config{Targets: targets, TLS: clienttest.ClientTLS(t, dir), TryTimeout: try})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,54 +101,17 @@ func TestSaysWhatWasTried(t *testing.T) {
 	}
 }
 
-// errNoLeader is the refusal of a supervisor that knows no leader.
-func errNoLeader(t *testing.T) error {
-	t.Helper()
-	st, err := status.New(codes.Unavailable, "no leader: nothing was changed").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER",
-		Domain: "lofamo"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return st.Err()
-}
-
-// TestChangeWaitsForLeader: a change is repeated during an election, because nothing was changed, and not after another refusal.
-func TestChangeWaitsForLeader(t *testing.T) {
-	dir := t.TempDir()
-	clienttest.PKI(t, dir)
-	none, cut := errNoLeader(t), status.Error(codes.Unavailable, "error reading from server: EOF")
-	for name, c := range map[string]struct {
-		says  []error // of one supervisor, one after the other
-		other []error // of another one; nil: there is none
-		good  bool
-		calls int // of the first one
-	}{
-		"election":               {[]error{none, none, none, nil}, nil, true, 4},
-		"election, one cut off":  {[]error{none, nil}, []error{cut, nil}, false, 1},
-		"election, then cut off": {[]error{none, cut, nil}, nil, false, 2},
-		"election, then denied":  {[]error{none, status.Error(codes.PermissionDenied, "no"), nil}, nil, false, 2},
-	} {
-		s := clienttest.Serve(t, dir, clienttest.NewMap())
-		s.Operators.Errs = slices.Clone(c.says)
-		targets := []string{s.Address}
-		if c.other != nil {
-			o := clienttest.Serve(t, dir, clienttest.NewMap())
-			o.Operators.Errs = c.other
-			targets = append(targets, o.Address)
-		}
-		_, err := dial(t, dir, targets...).SetMaintenance(bounded(t), &lofamov1.SetMaintenanceRequest{})
-		if calls := len(c.says) - len(s.Operators.Errs); (err == nil) != c.good || calls != c.calls {
-			t.Errorf("%s: %d calls, %v: want %d, success %t", name, calls, err, c.calls, c.good)
-		}
-	}
-}
-
 // TestChangeWithoutLeaderFailsWithOneSentence: without a leader, a change fails with one sentence that says so, unless
 // a supervisor may already have made the change.
 func TestChangeWithoutLeaderFailsWithOneSentence(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
-	noLeader, cut := errNoLeader(t), status.Error(codes.Unavailable, "error reading from server: EOF")
+	st, err := status.New(codes.Unavailable, "no leader: nothing was changed").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER",
+		Domain: "lofamo"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	noLeader, cut := st.Err(), status.Error(codes.Unavailable, "error reading from server: EOF")
 	for name, c := range map[string]struct {
 		says [2]error
 		want string
@@ -176,7 +130,7 @@ func TestChangeWithoutLeaderFailsWithOneSentence(t *testing.T) {
 			s.Operators.Errs = []error{says}
 			targets = append(targets, s.Address)
 		}
-		_, err := dialBy(t, client.Config{Targets: targets, LeaderWait: -1}, dir).SetMaintenance(bounded(t), &lofamov1.SetMaintenanceRequest{})
+		_, err := dial(t, dir, targets...).SetMaintenance(bounded(t), &lofamov1.SetMaintenanceRequest{})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}

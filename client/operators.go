@@ -19,7 +19,7 @@ const changeTimeout = 40 * time.Second
 
 // change asks one supervisor after the other until one knows the outcome. It asks the next one only after UNAVAILABLE:
 // after other failures the change may have happened. If those that answer have no leader and the others cannot be
-// reached, it asks again, for LeaderWait. The error is then that there is no leader.
+// reached, the error is that there is no leader.
 func change[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
 		return ask(ctx, lofamov1.NewFaultSupervisorClient(conn))
@@ -28,23 +28,9 @@ func change[T any](ctx context.Context, c *Client, ask func(context.Context, lof
 
 // changeBy is change for any service of the supervisors.
 func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (T, error) {
-	for round, end := 0, time.Now().Add(c.cfg.LeaderWait); ; round++ {
-		answer, leaderless, err := changeOnce(ctx, c, ask)
-		if !leaderless || !time.Now().Before(end) {
-			return answer, err
-		}
-		if err := pause(ctx, round); err != nil {
-			return answer, err
-		}
-	}
-}
-
-// changeOnce asks each supervisor at most once. leaderless means that nothing was changed, because no supervisor leads.
-func changeOnce[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (answer T,
-	leaderless bool, err error) {
 	var zero T
 	var tried []Try
-	var refused error
+	var leaderless error
 	unsure := false
 	first := c.start()
 	for n := range c.cfg.Targets {
@@ -53,33 +39,34 @@ func changeOnce[T any](ctx context.Context, c *Client, ask func(context.Context,
 		var reached peer.Peer
 		if err == nil {
 			tctx, cancel := context.WithTimeout(ctx, changeTimeout)
+			var answer T
 			answer, err = ask(tctx, peerRecorder{conn, &reached})
 			cancel()
 			if err == nil {
 				c.answered(i)
-				return answer, false, nil
+				return answer, nil
 			}
 		}
 		if ctx.Err() != nil {
-			return zero, false, ctx.Err()
+			return zero, ctx.Err()
 		}
 		if code := status.Code(err); code != codes.Unavailable {
 			if code != codes.DeadlineExceeded {
 				c.answered(i)
 			}
-			return zero, false, err
+			return zero, err
 		}
 		switch tried = append(tried, Try{c.cfg.Targets[i], err}); {
 		case noLeader(err):
-			refused = err
+			leaderless = err
 		case reached.Addr != nil:
 			unsure = true
 		}
 	}
-	if refused != nil && !unsure {
-		return zero, true, refused
+	if leaderless != nil && !unsure {
+		return zero, leaderless
 	}
-	return zero, false, &NoAnswerError{tried}
+	return zero, &NoAnswerError{tried}
 }
 
 // noLeader reports whether a supervisor refused a change for lack of a leader.

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 
@@ -13,6 +14,9 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 )
+
+// leaderWait is how long a change waits for a leader: longer than an election takes.
+const leaderWait = 5 * time.Second
 
 // start creates the services of the API and serves them.
 func (p *apiPart) start(s *Supervisor) error {
@@ -30,7 +34,8 @@ func (p *apiPart) start(s *Supervisor) error {
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine.Engine, Copy: s.store.Etcd,
 		Directory: &directory{s}, Bundles: s.ingest.bulk, Metrics: s.metrics.Metrics, Stopping: s.stopping,
 		Held:      s.held,
-		QuorumAge: s.engine.ready.quorumAge, Logger: s.logger, Operators: s.engine.Engine, Marks: s.marks, Masks: s.masks, MaxOps: s.maxOps(),
+		QuorumAge: s.engine.ready.quorumAge, Logger: s.logger, Operators: s.engine.Engine,
+		LeaderWait: leaderWait, Marks: s.marks, Masks: s.masks, MaxOps: s.maxOps(),
 	}
 	if len(s.cfg.Regions) > 0 {
 		cfg.RegionOf = s.federation.regionOf

@@ -48,7 +48,7 @@ const (
 // FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers any question. Every call
 // needs a client certificate of one of the roles viewer, operator, approver, supervisor; PERMISSION_DENIED otherwise.
 // Calls that change something, and GetBundle, need operator (or supervisor, as replicas forward calls). The leader
-// makes the changes: if no leader is reachable, the call fails with UNAVAILABLE and changes nothing.
+// makes the changes. If no leader is reachable for 5 s, the call fails with UNAVAILABLE and changes nothing.
 //
 // Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every later change
 // once, in order, at any replica that resumes it.
@@ -378,7 +378,7 @@ type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleRespo
 // FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers any question. Every call
 // needs a client certificate of one of the roles viewer, operator, approver, supervisor; PERMISSION_DENIED otherwise.
 // Calls that change something, and GetBundle, need operator (or supervisor, as replicas forward calls). The leader
-// makes the changes: if no leader is reachable, the call fails with UNAVAILABLE and changes nothing.
+// makes the changes. If no leader is reachable for 5 s, the call fails with UNAVAILABLE and changes nothing.
 //
 // Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every later change
 // once, in order, at any replica that resumes it.

@@ -76,7 +76,9 @@ type Config struct {
 	Names     *view.Names
 	Engine    Engine
 	Operators Operators
-	Copy      Copy
+	// LeaderWait is how long a change waits for a leader before it fails; 0: it does not wait.
+	LeaderWait time.Duration
+	Copy       Copy
 	// Incidents and IncidentFeed are nil on a parent of regions. The owner runs the feed.
 	Incidents    Incidents
 	IncidentFeed *store.IncidentFeed

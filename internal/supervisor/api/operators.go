@@ -23,8 +23,12 @@ type Operators interface {
 	Topology(ctx context.Context) (store.Topology, error)
 }
 
-// changeTime bounds a change; the topology of a large torus takes many transactions.
-const changeTime = 30 * time.Second
+const (
+	// changeTime bounds a change; the topology of a large torus takes many transactions.
+	changeTime = 30 * time.Second
+	// leaderLook is the time between two looks for a leader.
+	leaderLook = 100 * time.Millisecond
+)
 
 // SubjectKey names the caller of a forwarded call. It is trusted only from a supervisor.
 const SubjectKey = "lofamo-subject"
@@ -61,33 +65,52 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 	return leadAs(ctx, s, by, do, ask)
 }
 
-// leadAs is leadBy for a caller that its certificate does not identify.
+// leadAs is leadBy for a caller that its certificate does not identify. While no replica leads, as during an election, it tries again for
+// Config.LeaderWait: nothing was changed.
 func leadAs[R any](ctx context.Context, s *Server, by string, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (R, error) {
-	var none R
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
-	resp, err := do(ctx, by)
+	for end := time.Now().Add(s.cfg.LeaderWait); ; {
+		resp, none, err := leadOnce(ctx, s, by, do, ask)
+		if none == "" {
+			return resp, err
+		}
+		if !time.Now().Before(end) {
+			return resp, noLeader(none)
+		}
+		select {
+		case <-ctx.Done():
+			return resp, noLeader(none)
+		case <-time.After(leaderLook):
+		}
+	}
+}
+
+// leadOnce is one try of leadAs. If none is not empty, no replica leads, and none says why: nothing was changed.
+func leadOnce[R any](ctx context.Context, s *Server, by string, do func(ctx context.Context, by string) (R, error),
+	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (resp R, none string, err error) {
+	resp, err = do(ctx, by)
 	if !errors.Is(err, engine.ErrNotLeading) {
-		return resp, changeStatus(err)
+		return resp, "", changeStatus(err)
 	}
 	if isProxied(ctx) {
-		return none, withInfo(codes.FailedPrecondition, reasonNotLeading, err.Error(), nil)
+		return resp, "", withInfo(codes.FailedPrecondition, reasonNotLeading, err.Error(), nil)
 	}
 	leader := s.cfg.Directory.Leader()
 	conn := s.cfg.Directory.Conn(leader)
 	if conn == nil {
-		return none, noLeader("none is known")
+		return resp, "none is known", nil
 	}
 	var reached peer.Peer
 	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", SubjectKey, by), noted{conn, &reached})
 	switch code := status.Code(err); {
 	case isNotLeading(err):
-		return none, noLeader("supervisor " + leader + " does not lead any more")
+		return resp, "supervisor " + leader + " does not lead any more", nil
 	case code == codes.Unavailable && reached.Addr == nil:
-		return none, noLeader("supervisor " + leader + ", which led last, is not reached")
+		return resp, "supervisor " + leader + ", which led last, is not reached", nil
 	}
-	return resp, err
+	return resp, "", err
 }
 
 // noLeader refuses a change that has not begun on any replica.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -69,7 +70,11 @@ func TestWhatBecameOfAChange(t *testing.T) {
 			"cut", false},
 		"the lead is lost here": {engine.ErrUnsettled, nil, codes.DeadlineExceeded, "the outcome is unknown", false},
 	} {
-		s := New(Config{Self: "s1", Names: names, Operators: changing{c.own}, Directory: led{conn: c.leader}})
+		cfg := Config{Self: "s1", Names: names, Operators: changing{c.own}, Directory: led{conn: c.leader}, LeaderWait: time.Hour}
+		if c.noLeader {
+			cfg.LeaderWait = 0
+		}
+		s := New(cfg)
 		_, err := s.SetMaintenance(asOperator(t), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "new fan"})
 		if status.Code(err) != c.code || !strings.Contains(fmt.Sprint(err), c.text) {
 			t.Errorf("%s: %v, want %s with %q", name, err, c.code, c.text)
@@ -77,6 +82,47 @@ func TestWhatBecameOfAChange(t *testing.T) {
 		details := status.Convert(err).Details()
 		if info, ok := append(details, nil)[0].(*errdetails.ErrorInfo); (ok && info.GetReason() == "NO_LEADER") != c.noLeader {
 			t.Errorf("%s: details %v", name, details)
+		}
+	}
+}
+
+// elected is an Operators that leads after some calls.
+type elected struct{ calls, after int }
+
+func (e *elected) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	if e.calls++; e.calls <= e.after {
+		return 0, engine.ErrNotLeading
+	}
+	return 7, nil
+}
+
+func (*elected) Topology(context.Context) (store.Topology, error) {
+	return store.Topology{}, engine.ErrNotLeading
+}
+
+// TestChangeWaitsForLeader: a change during an election succeeds once somebody leads. A change that another replica forwarded does not
+// wait here, and neither does a read of the topology.
+func TestChangeWaitsForLeader(t *testing.T) {
+	names := newLeads(dimsOf(t, "2x1x1")).names
+	forwarded := metadata.NewIncomingContext(asOperator(t), metadata.Pairs(proxiedKey, "1"))
+	for name, c := range map[string]struct {
+		ctx   context.Context
+		wait  time.Duration
+		code  codes.Code
+		calls int
+	}{
+		"election":               {asOperator(t), time.Hour, codes.OK, 4},
+		"no time":                {asOperator(t), 0, codes.Unavailable, 1},
+		"forwarded to a replica": {forwarded, time.Hour, codes.FailedPrecondition, 1},
+	} {
+		o := &elected{after: 3}
+		s := New(Config{Self: "s1", Names: names, Operators: o, Directory: led{}, LeaderWait: c.wait})
+		_, err := s.SetMaintenance(c.ctx, &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "new fan"})
+		if status.Code(err) != c.code || o.calls != c.calls {
+			t.Errorf("%s: %v after %d calls: want %s after %d", name, err, o.calls, c.code, c.calls)
+		}
+		if top, err := s.GetTopology(asOperator(t), &lofamov1.GetTopologyRequest{}); err != nil || top.GetDims() != "2x1x1" {
+			t.Errorf("%s: %v, %v: want the copy of the topology", name, top, err)
 		}
 	}
 }

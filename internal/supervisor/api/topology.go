@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -21,16 +22,22 @@ func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyReque
 	if s.cfg.RegionSupervisors != nil {
 		return s.cfg.Names.Topology().Proto(), nil
 	}
-	resp, err := lead(ctx, s, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
+	by, err := subject(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	resp, none, err := leadOnce(ctx, s, by, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
 		have, err := s.cfg.Operators.Topology(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return have.Proto(), nil
-	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Topology, error) {
-		return c.GetTopology(ctx, req)
+	}, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.Topology, error) {
+		return lofamov1.NewFaultSupervisorClient(conn).GetTopology(ctx, req)
 	})
-	if status.Code(err) == codes.Unavailable {
+	if none != "" || status.Code(err) == codes.Unavailable {
 		return s.cfg.Names.Topology().Proto(), nil
 	}
 	return resp, err

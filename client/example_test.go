@@ -142,7 +142,7 @@ func ExampleNoAnswerError() {
 		fmt.Println(err)
 		return
 	}
-	c, err := client.New(client.Config{Targets: []string{replicas[0].Address}, TLS: conf})
+	c, err := client.New(client.Config{Targets: []string{replicas[0].Address}, TLS: conf, TryTimeout: 20 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return

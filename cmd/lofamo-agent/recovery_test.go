@@ -563,9 +563,9 @@ func pair(t *testing.T) [2]config.Agent {
 func TestNeighboursKnowOfRestart(t *testing.T) {
 	nodes := pair(t)
 	// On a loaded machine daemon and half may need far more than the 75 ms after which a link is silent.
-	period, misses := config.Duration(100*time.Millisecond), 64
+	period, misses := config.Duration(400*time.Millisecond), 64
 	for i := range nodes {
-		nodes[i].Periods.LinkPeriod, nodes[i].Periods.LinkMisses = &period, &misses
+		nodes[i].Periods.LinkPeriod, nodes[i].Periods.LinkMisses, nodes[i].Recovery.Restarts = &period, &misses, 100
 	}
 	startDaemon(t, nodes[1])
 	startDaemon(t, nodes[0])

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,22 +143,31 @@ func TestThreeFiveThree(t *testing.T) {
 	admin := adminOf(t, c, leader)
 	for range 2 {
 		cfg := c.Grow(t)
-		stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: cfg.ID, PeerUrl: cfg.Etcd.PeerURL,
-			Wait: durationpb.New(time.Minute)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		steps, err := follow(t, stream, func(initial string) {
-			cfg.Etcd.InitialCluster = initial
-			start(t, cfg)
+		var steps string
+		var err error
+		begin := sync.OnceFunc(func() { start(t, cfg) })
+		whenHealthy(t, func() error {
+			stream, serr := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: cfg.ID, PeerUrl: cfg.Etcd.PeerURL,
+				Wait: durationpb.New(time.Minute)})
+			if serr != nil {
+				t.Fatal(serr)
+			}
+			steps, err = follow(t, stream, func(initial string) {
+				cfg.Etcd.InitialCluster = initial
+				begin()
+			})
+			return err
 		})
 		if err != nil || !strings.HasSuffix(steps, "PROMOTED") {
 			t.Fatalf("%s, %v", steps, err)
 		}
-		again, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: cfg.ID, PeerUrl: cfg.Etcd.PeerURL})
-		if err == nil {
-			_, err = again.Recv()
-		}
+		whenHealthy(t, func() error {
+			again, serr := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: cfg.ID, PeerUrl: cfg.Etcd.PeerURL})
+			if err = serr; err == nil {
+				_, err = again.Recv()
+			}
+			return err
+		})
 		wantCode(t, "one that is there", err, codes.AlreadyExists, cfg.ID)
 	}
 	known := func(i, n int) {
@@ -213,10 +223,15 @@ func TestThreeFiveThree(t *testing.T) {
 	for _, i := range []int{leader, 3, 4} {
 		known(i, 3)
 	}
-	_, err := admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: c.Configs[leader].ID})
-	wantCode(t, "itself", err, codes.Unavailable, "call another replica")
-	_, err = admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: "s9"})
-	wantCode(t, "nobody", err, codes.NotFound, `"s9": not among`)
+	remove := func(name string) (err error) {
+		whenHealthy(t, func() error {
+			_, err = admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: name})
+			return err
+		})
+		return err
+	}
+	wantCode(t, "itself", remove(c.Configs[leader].ID), codes.Unavailable, "call another replica")
+	wantCode(t, "nobody", remove("s9"), codes.NotFound, `"s9": not among`)
 }
 
 // TestLearnerThatNeverStarts: an unfinished change of members does no harm, and can be undone.

@@ -132,7 +132,7 @@ func TestExpiredSecondPairDoesNotStopStart(t *testing.T) {
 	c := supervisortest.New(t, supervisortest.Options{})
 	supervisortest.Expire(t, c.Dir, c.Configs[0].ECDSA.Cert)
 	var log bytes.Buffer
-	s, err := supervisor.New(c.Configs[0], slog.New(slog.NewTextHandler(&log, nil)))
+	s, err := supervisor.New(c.Configs[0], slog.New(slog.NewTextHandler(&log, nil)), supervisor.PatientLease)
 	if err != nil {
 		t.Fatal(err)
 	}

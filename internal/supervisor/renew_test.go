@@ -23,7 +23,7 @@ func TestRenewedCertificateIsUsedWhileRunning(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
-	s, err := supervisor.New(cfg, supervisortest.Logger(t))
+	s, err := supervisor.New(cfg, supervisortest.Logger(t), supervisor.PatientLease)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -203,9 +203,8 @@ func TestReportToWatch(t *testing.T) {
 		t.Errorf("%d events of one report: %v", seen, list.GetEvents())
 	}
 
-	node, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "1,0,0"})
-	if err != nil || node.GetId() != "n1-0-0" || node.GetAge() == nil || node.GetRevision() < resp.GetRevision() {
-		t.Errorf("node %v, %v", node, err)
+	if node := freshNode(t, client, "1,0,0"); node.GetId() != "n1-0-0" || node.GetRevision() < resp.GetRevision() {
+		t.Errorf("node %v", node)
 	}
 	links, err := client.ListLinks(t.Context(), &lofamov1.ListLinksRequest{Node: "n1-0-0"})
 	if err != nil || len(links.GetLinks()) != 4 || links.GetLinks()[0].GetPeer() == "" {

@@ -42,6 +42,16 @@ func (t trial) procedure(req *lofamov1.StartProcedureRequest, each func(*lofamov
 	return r
 }
 
+// clears runs procedures with tests of the links until one is clear and hears all nodes. A busy machine may hold up a node for too long.
+func (t trial) clears(nodes int) {
+	t.Helper()
+	t.until("a clear procedure that hears every node", func() bool {
+		r := t.procedure(&lofamov1.StartProcedureRequest{Diagnose: true, Reason: "a test", DrainTimeoutMs: 20_000},
+			func(*lofamov1.ProcedureProgress) {})
+		return r.GetClear() && len(r.GetNodes()) == nodes && len(r.GetSilent()) == 0
+	})
+}
+
 // drains drains the torus and tests its links while reports flow through it. A live node without links delays the end
 // of the drain until it times out; in the middle of the drain another link is cut. The procedure ends at all nodes that
 // it reached and is reported, the findings are complete, and no report is lost.

@@ -295,10 +295,7 @@ func TestVersionsMixed(t *testing.T) {
 	}
 	stage("supervisors N, nodes mixed")
 	try(t, l, "procedure of a supervisor N through nodes of both versions", func(t trial) {
-		req := &lofamov1.StartProcedureRequest{Diagnose: true, Reason: "a test", DrainTimeoutMs: 20_000}
-		if r := t.procedure(req, func(*lofamov1.ProcedureProgress) {}); !r.GetClear() || len(r.GetNodes()) != 4 || len(r.GetSilent()) > 0 {
-			t.Errorf("clear %t, %d nodes, silent %v: want it clear, 4, none silent", r.GetClear(), len(r.GetNodes()), r.GetSilent())
-		}
+		t.clears(4)
 	})
 	mu.Lock()
 	isOld["n0-0-0"] = false

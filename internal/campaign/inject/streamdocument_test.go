@@ -291,7 +291,7 @@ func TestSteadyStreamHasNeitherGapsNorDelays(t *testing.T) {
 		{"with a delay", append(passing(msec, made[1:]...), passing(21*msec, 0)...), false},
 		{"empty", nil, false},
 	} {
-		if got := isSteady(tc.reports, 25*msec); got != tc.want {
+		if got := isSteady(tc.reports, 25*msec, steadyWithin); got != tc.want {
 			t.Errorf("%s: steady is %t", tc.name, got)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 )
 
-// leaderWait is how long a change waits for a leader: longer than an election takes.
+// leaderWait is how long a change waits for a leader: longer than an election takes while leases have their shortest time.
 const leaderWait = 5 * time.Second
 
 // start creates the services of the API and serves them.

@@ -76,7 +76,7 @@ type Config struct {
 	Names     *view.Names
 	Engine    Engine
 	Operators Operators
-	// LeaderWait is how long a change waits for a leader before it fails; 0: it does not wait.
+	// LeaderWait is how long a change waits for a leader before it fails; 0 means no wait.
 	LeaderWait time.Duration
 	Copy       Copy
 	// Incidents and IncidentFeed are nil on a parent of regions. The owner runs the feed.

@@ -294,9 +294,8 @@ func (s *Server) torus(ctx context.Context) (*chanmask.Torus, error) {
 
 // ListMasks implements the service Reconfigure. Without a leader a replica answers from its own copy.
 func (s *Server) ListMasks(ctx context.Context, req *lofamov1.ListMasksRequest) (*lofamov1.ListMasksResponse, error) {
-	asked, cancel := context.WithTimeout(ctx, proxyTime) // a leader that hangs does not keep the caller waiting
-	defer cancel()
-	resp, err := leadBy(asked, s, func(ctx context.Context, _ string) (*lofamov1.ListMasksResponse, error) {
+	// A leader that hangs does not keep the caller waiting.
+	resp, err := leadNow(ctx, s, proxyTime, func(ctx context.Context, _ string) (*lofamov1.ListMasksResponse, error) {
 		if _, err := s.cfg.Engine.Map(ctx); err != nil {
 			return nil, err
 		}

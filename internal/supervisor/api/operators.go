@@ -24,9 +24,9 @@ type Operators interface {
 }
 
 const (
-	// changeTime bounds a change; the topology of a large torus takes many transactions.
+	// changeTime bounds a change with its wait for a leader; the topology of a large torus takes many transactions.
 	changeTime = 30 * time.Second
-	// leaderLook is the time between two looks for a leader.
+	// leaderLook is the interval between two tries to find a leader.
 	leaderLook = 100 * time.Millisecond
 )
 
@@ -65,8 +65,8 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 	return leadAs(ctx, s, by, do, ask)
 }
 
-// leadAs is leadBy for a caller that its certificate does not identify. While no replica leads, as during an election, it tries again for
-// Config.LeaderWait: nothing was changed.
+// leadAs is leadBy for a caller that the certificate does not identify. While no replica leads, it tries again for Config.LeaderWait. That
+// is safe, because nothing was changed.
 func leadAs[R any](ctx context.Context, s *Server, by string, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
@@ -82,12 +82,30 @@ func leadAs[R any](ctx context.Context, s *Server, by string, do func(ctx contex
 		select {
 		case <-ctx.Done():
 			return resp, noLeader(none)
+		case <-s.cfg.Stopping:
+			return resp, noLeader("this supervisor is stopping")
 		case <-time.After(leaderLook):
 		}
 	}
 }
 
-// leadOnce is one try of leadAs. If none is not empty, no replica leads, and none says why: nothing was changed.
+// leadNow is leadBy without a wait for a leader, for reads and for changes that must not be repeated. It takes at most the given time.
+func leadNow[R any](ctx context.Context, s *Server, within time.Duration, do func(ctx context.Context, by string) (R, error),
+	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (resp R, err error) {
+	by, err := subject(ctx)
+	if err != nil {
+		return resp, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	resp, none, err := leadOnce(ctx, s, by, do, ask)
+	if none != "" {
+		err = noLeader(none)
+	}
+	return resp, err
+}
+
+// leadOnce is one try of leadAs. A non-empty none says why no replica leads; then nothing was changed.
 func leadOnce[R any](ctx context.Context, s *Server, by string, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (resp R, none string, err error) {
 	resp, err = do(ctx, by)

@@ -86,7 +86,7 @@ func TestWhatBecameOfAChange(t *testing.T) {
 	}
 }
 
-// elected is an Operators that leads after some calls.
+// elected is an Operators whose replica leads after some calls.
 type elected struct{ calls, after int }
 
 func (e *elected) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {

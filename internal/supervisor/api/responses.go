@@ -317,7 +317,8 @@ type word struct {
 	roles  []pki.Role
 }
 
-// askFor passes a person's request to the leader, and then answers with the result of done.
+// askFor passes a person's request to the leader, and then answers with the result of done. It does not wait for a leader and repeats
+// nothing: a leader that has just lost its term may have committed the request.
 func askFor[R any](ctx context.Context, r *Responses, w word, done func(context.Context) (R, error),
 	pass func(context.Context, lofamov1.ResponseServiceClient) (R, error)) (R, error) {
 	var none R
@@ -327,7 +328,7 @@ func askFor[R any](ctx context.Context, r *Responses, w word, done func(context.
 	if err := w.check(); err != nil {
 		return none, err
 	}
-	return leadBy(ctx, r.s, func(ctx context.Context, by string) (R, error) {
+	return leadNow(ctx, r.s, changeTime, func(ctx context.Context, by string) (R, error) {
 		if err := roleOf(by, w.roles); err != nil {
 			return none, err
 		}
@@ -366,6 +367,8 @@ func (r *Responses) refusal(ctx context.Context, w word, err error) error {
 	switch {
 	case errors.Is(err, respond.ErrNotLeader):
 		return engine.ErrNotLeading
+	case errors.Is(err, respond.ErrUnsettled):
+		return engine.ErrUnsettled
 	case said, errors.Is(err, store.ErrConflict), errors.Is(err, engine.ErrUnsettled), errors.Is(err,
 		engine.ErrNotLeading), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err

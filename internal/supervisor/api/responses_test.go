@@ -296,6 +296,9 @@ func TestLeaderKnowsAuthorOfRequest(t *testing.T) {
 	m.follows = true
 	_, err = r.ApproveResponse(callOf(t, pki.RoleApprover, "bob"), &lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "no leader any more", err, codes.Unavailable, "does not lead any more")
+	m.follows, m.broken = false, respond.ErrUnsettled
+	_, err = r.ApproveResponse(callOf(t, pki.RoleApprover, "bob"), &lofamov1.ApproveResponseRequest{Id: id})
+	refused(t, "a leader that may have committed it", err, codes.DeadlineExceeded, "the outcome is unknown")
 }
 
 // TestVerbsOnResponsesNeedTheirRoles: deny, retry, cancel, settle and the breaker, and the roles that may use them.

@@ -22,13 +22,7 @@ func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyReque
 	if s.cfg.RegionSupervisors != nil {
 		return s.cfg.Names.Topology().Proto(), nil
 	}
-	by, err := subject(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
-	defer cancel()
-	resp, none, err := leadOnce(ctx, s, by, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
+	resp, err := leadNow(ctx, s, changeTime, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
 		have, err := s.cfg.Operators.Topology(ctx)
 		if err != nil {
 			return nil, err
@@ -37,7 +31,7 @@ func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyReque
 	}, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.Topology, error) {
 		return lofamov1.NewFaultSupervisorClient(conn).GetTopology(ctx, req)
 	})
-	if none != "" || status.Code(err) == codes.Unavailable {
+	if status.Code(err) == codes.Unavailable {
 		return s.cfg.Names.Topology().Proto(), nil
 	}
 	return resp, err

@@ -289,7 +289,12 @@ func (r *Responder) Ask(ctx context.Context, a response.Asked) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-r.stopped:
-		return ErrNotLeader
+		select {
+		case err := <-reply:
+			return err
+		default:
+			return ErrUnsettled
+		}
 	}
 }
 

@@ -10,13 +10,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// ErrNotLeader refuses a person's word on a replica that does not lead.
-var ErrNotLeader = errors.New("this supervisor does not lead")
+var (
+	// ErrNotLeader refuses a person's word on a replica that does not lead. Nothing of it is committed.
+	ErrNotLeader = errors.New("this supervisor does not lead")
+	// ErrUnsettled says that the lead was lost before it was known whether a person's word is committed.
+	ErrUnsettled = errors.New("the lead was lost meanwhile")
+)
 
 // Service is the part of the responder that the API uses.
 type Service interface {
 	// Ask passes a person's request to the engine. It returns when the result is committed. It fails with
-	// ErrNotLeader on a replica that does not lead, and with the engine's reason if the engine refuses.
+	// ErrNotLeader on a replica that does not lead, with ErrUnsettled if it loses the lead meanwhile, and with the engine's reason if the
+	// engine refuses.
 	Ask(ctx context.Context, a response.Asked) error
 	// Responses returns the committed responses, by ID, on any replica.
 	Responses(ctx context.Context) ([]*response.Response, response.Breaker, error)

@@ -257,11 +257,13 @@ func (r *Responder) settle(b *batch) {
 			r.start(t, b, records, sent)
 		})
 		if err != nil {
+			answer := ErrUnsettled
 			if !begun && (errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrRefused)) {
 				b.out.Decisions = nil // nothing is committed: the next term decides again
+				answer = fmt.Errorf("%w: %w", ErrNotLeader, errLost)
 			}
 			r.lose(fmt.Errorf("commit of %d records: %w", len(out.Records), err))
-			b.answer(fmt.Errorf("%w: %w", ErrNotLeader, errLost))
+			b.answer(answer)
 			return
 		}
 		r.cfg.Metrics.Commit.Observe(time.Since(start).Seconds())

@@ -62,7 +62,7 @@ func (t *leaseLength) shortened(ttl int) { t.ttl, t.lately = ttl, true }
 
 // isLoss reports whether a term ended because its lease or key was lost.
 func isLoss(err error) bool {
-	return errors.Is(err, errLost) || errors.Is(err, ErrNotLeader) || errors.Is(err, rpctypes.ErrLeaseNotFound)
+	return errors.Is(err, errLost) || errors.Is(err, ErrNotLeader) || errors.Is(err, ErrOvertaken) || errors.Is(err, rpctypes.ErrLeaseNotFound)
 }
 
 // lease holds the election lease of one term. keep may replace it.

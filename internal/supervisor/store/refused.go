@@ -24,5 +24,5 @@ func refused(err error) error {
 
 // final reports whether an attempt to commit must not be repeated.
 func final(err error) bool {
-	return errors.Is(err, ErrNotLeader) || errors.Is(err, ErrConflict) || errors.Is(err, ErrRefused)
+	return errors.Is(err, ErrNotLeader) || errors.Is(err, ErrOvertaken) || errors.Is(err, ErrConflict) || errors.Is(err, ErrRefused)
 }

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
@@ -211,6 +212,69 @@ func TestRecordBothWrittenAndForgottenIsRefused(t *testing.T) {
 	b.Forget = nil
 	if err := w.Commit(t.Context(), b, nil); err != nil {
 		t.Errorf("the next commit: %v", err)
+	}
+}
+
+// TestOvertakenCommitIsNotCalledUncommitted: an attempt succeeds, its answer is lost, and another leader writes before the next attempt. The
+// writer cannot know whether its batch was committed, and does not say that it was not.
+func TestOvertakenCommitIsNotCalledUncommitted(t *testing.T) {
+	e := supervisortest.NewEtcd(t, 1)
+	c := e.Members[0].Client()
+	plain := store.NewEtcd(c, store.Options{})
+	var overtake func()
+	lossy := clientv3.NewCtxClient(t.Context())
+	lossy.KV = &storetest.LossyKV{KV: c.KV, Lose: func(*clientv3.TxnResponse) bool {
+		if overtake == nil {
+			return false
+		}
+		overtake()
+		overtake = nil
+		return true
+	}}
+	s := store.NewEtcd(lossy, store.Options{})
+	w := s.ResponseWriter(elect(t, c), load(t, plain), store.AuditLimits{})
+	if err := w.Commit(t.Context(), batch(0, 1), nil); err != nil {
+		t.Fatal(err)
+	}
+	overtake = func() {
+		next := plain.ResponseWriter(elect(t, c), load(t, plain), store.AuditLimits{})
+		if err := next.Commit(t.Context(), batch(10, 1), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := w.Commit(t.Context(), batch(20, 1), nil); !errors.Is(err, store.ErrOvertaken) {
+		t.Errorf("%v: want %v", err, store.ErrOvertaken)
+	}
+	if err := w.Commit(t.Context(), batch(30, 1), nil); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("an attempt that was refused at once: %v: want %v", err, store.ErrNotLeader)
+	}
+	meta := store.Meta{Cluster: "test"}
+	snap := func() store.Snapshot {
+		snap, err := plain.Load(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snap
+	}
+	writer := func(of *store.Etcd) store.Committer {
+		w, err := of.Writer(elect(t, c), meta, snap())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	b := store.Batch{Events: []*lofamov1.Event{{Node: "n0-0-0", Component: "host"}}}
+	m := writer(s)
+	if _, err := m.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	overtake = func() {
+		if _, err := writer(plain).Commit(t.Context(), b); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := m.Commit(t.Context(), b); !errors.Is(err, store.ErrOvertaken) {
+		t.Errorf("the map: %v: want %v", err, store.ErrOvertaken)
 	}
 }
 

@@ -190,7 +190,7 @@ func (w *ResponseWriter) commit(ctx context.Context, p responsePart) (sent time.
 	backoff := 10 * time.Millisecond
 	for attempt := 1; ; attempt++ {
 		sent := time.Now()
-		rev, taken, err := w.attempt(ctx, attemptLimit(attempt), next, ops)
+		rev, taken, err := w.attempt(ctx, attempt, next, ops)
 		if err == nil {
 			w.head, w.headRev = next, rev
 			if n := len(p.lines); n > 0 {
@@ -294,10 +294,9 @@ func (w *ResponseWriter) cut(ctx context.Context, a *auditHead) bool {
 	return true
 }
 
-// attempt runs a transaction once. If taken is false without an error, an earlier attempt has succeeded.
-func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next responseHead, ops []clientv3.Op) (rev int64,
-	taken bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// attempt runs the n-th attempt at a transaction. If taken is false without an error, an earlier attempt has succeeded.
+func (w *ResponseWriter) attempt(ctx context.Context, n int, next responseHead, ops []clientv3.Op) (rev int64, taken bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit(n))
 	defer cancel()
 	resp, err := w.s.c.Txn(ctx).If(
 		clientv3.Compare(clientv3.CreateRevision(w.fence.Key), "=", w.fence.Rev),
@@ -312,6 +311,9 @@ func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next 
 	have, at, err := decodeResponseHead(resp.Responses[0].GetResponseRange().Kvs)
 	if err == nil && have.Term == next.Term && have.Batch == next.Batch {
 		return at, false, nil // an earlier attempt has succeeded, even if leadership was lost since
+	}
+	if n > 1 && at != w.headRev {
+		return 0, false, ErrOvertaken
 	}
 	return 0, false, ErrNotLeader
 }

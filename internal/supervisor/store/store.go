@@ -62,6 +62,9 @@ import (
 var (
 	// ErrNotLeader: the fence no longer stands; another replica leads, or none.
 	ErrNotLeader = errors.New("no longer the leader")
+	// ErrOvertaken: another replica leads and has written. Whether an earlier attempt at the batch, which had no answer, was committed is
+	// not known.
+	ErrOvertaken = errors.New("another leader has written since an attempt that had no answer")
 	// ErrCompacted: the revision to watch from is no longer kept.
 	ErrCompacted = errors.New("revision compacted")
 	// ErrConflict: a guard of the batch does not hold.

@@ -14,7 +14,7 @@ import (
 // Committer commits a leader's batches, one at a time. It is not safe for concurrent use.
 type Committer interface {
 	// Commit writes the batch and returns the revision of its last event. It blocks and retries until the batch is
-	// committed, the context ends, leadership is lost (ErrNotLeader), or the store can never take it (ErrRefused).
+	// committed, the context ends, leadership is lost (ErrNotLeader or ErrOvertaken), or the store can never take it (ErrRefused).
 	Commit(ctx context.Context, b Batch) (uint64, error)
 }
 
@@ -146,7 +146,7 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 	}
 	backoff := 10 * time.Millisecond
 	for attempt := 1; ; attempt++ {
-		rev, err := w.attempt(ctx, attemptLimit(attempt), next, ops, b.Guards)
+		rev, err := w.attempt(ctx, attempt, next, ops, b.Guards)
 		if err == nil {
 			w.head, w.headRev, w.hasMeta = next, rev, true
 			return uint64(rev), nil
@@ -170,8 +170,9 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 // would ever be seen to succeed.
 func attemptLimit(n int) time.Duration { return min(attemptTime<<min(n-1, 8), maxAttemptTime) }
 
-func (w *writer) attempt(ctx context.Context, limit time.Duration, next head, ops []clientv3.Op, guards []Guard) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// attempt runs the n-th attempt at a transaction.
+func (w *writer) attempt(ctx context.Context, n int, next head, ops []clientv3.Op, guards []Guard) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit(n))
 	defer cancel()
 	conditions := []clientv3.Cmp{
 		clientv3.Compare(clientv3.CreateRevision(w.fence.Key), "=", w.fence.Rev),
@@ -202,6 +203,8 @@ func (w *writer) attempt(ctx context.Context, limit time.Duration, next head, op
 		return at, nil // an earlier attempt has succeeded, even if leadership was lost since
 	case len(guards) > 0 && at == w.headRev && len(leads) > 0 && leads[0].CreateRevision == w.fence.Rev:
 		return 0, ErrConflict // this replica leads, and the head is unchanged: a guard failed
+	case n > 1 && at != w.headRev:
+		return 0, ErrOvertaken
 	}
 	return 0, ErrNotLeader
 }

@@ -57,7 +57,7 @@ func TestExportGoesOnAcrossReplicas(t *testing.T) {
 	}
 }
 
-// TestStreamEndsWithItsCall: a caller that takes no more of a stream ends it at the supervisor too.
+// TestStreamEndsWithItsCall: a caller that stops reading a stream ends it at the supervisor too.
 func TestStreamEndsWithItsCall(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

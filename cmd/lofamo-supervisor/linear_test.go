@@ -544,7 +544,7 @@ func (c *linearCluster) leaderDeposed(t *testing.T, node string, comp fault.Comp
 // deposeLeader deletes the election key of the leader, and returns the leader's index.
 func (c *linearCluster) deposeLeader(t *testing.T) int {
 	t.Helper()
-	for end := time.Now().Add(supervisortest.Wait); time.Now().Before(end); {
+	for end := time.Now().Add(supervisortest.Wait); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if leader := c.AwaitLeader(t); c.depose(t, leader) {
 			return leader
 		}
@@ -554,7 +554,8 @@ func (c *linearCluster) deposeLeader(t *testing.T) int {
 }
 
 // depose deletes the leader's election key. It returns false if another replica already leads, or if the store refuses the request: on a
-// busy machine a lease of a second may end at any time, and the store may change its own leader and lose the request.
+// busy machine a lease of a second may end at any time, and the store may change its own leader and lose the request or its answer. A key
+// that was deleted all the same deposes one leader more.
 func (c *linearCluster) depose(t *testing.T, leader int) bool {
 	t.Helper()
 	cfg := c.Configs[others(leader)[0]]

@@ -59,7 +59,7 @@ func named(r *lofamov1.DiagnosisReport) (out []string) {
 	return out
 }
 
-// late reports whether a busy machine that holds a half up may be the reason for a link in the form of named.
+// late reports whether a busy machine may explain a finding, given in the form of named.
 func late(x string) bool {
 	return strings.HasPrefix(x, "LINK_INCONCLUSIVE ") || strings.HasPrefix(x, "LINK_SLOW ") || strings.HasPrefix(x, "LINK_LOSSY ")
 }
@@ -165,8 +165,8 @@ func TestDiagnosisFindsEveryKindOfFault(t *testing.T) {
 		})
 	}
 
-	// The diagnosis ends and names the link, and the report of the cut, in transit meanwhile, arrives. Some tests of
-	// other links may stay open, but none is at fault: neither in the report nor in the map.
+	// The diagnosis ends and names the link, and the report of the cut, in transit meanwhile, arrives. Some tests of other links may stay
+	// open, or be late on a busy machine, but no other part is at fault: neither in the report nor in the map.
 	try(t, l, "link cut in the middle", func(t trial) {
 		var once sync.Once
 		r := t.diagnose(&lofamov1.DiagnoseRequest{Rounds: 6}, func(p *lofamov1.DiagnosisProgress) {
@@ -179,7 +179,9 @@ func TestDiagnosisFindsEveryKindOfFault(t *testing.T) {
 			switch {
 			case x == "LINK_LOSSY n0-0-1 Y+" || x == "PART_LINK n0-0-1 Y+":
 				cut = x
-			case !late(x):
+			case late(x):
+				t.Logf("late or open: %s", x)
+			default:
 				t.Errorf("named: %s", x)
 			}
 		}

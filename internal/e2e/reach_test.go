@@ -327,6 +327,7 @@ func TestRealInterfaceTaken(t *testing.T) {
 	t.Parallel()
 	const node = "n1-0-0"
 	l := network(t, "2x1x1", 1, 2)
+	down := uint64(0)
 	for _, tc := range []struct {
 		name       string
 		take, give func(n wired, iface string) error
@@ -355,10 +356,14 @@ func TestRealInterfaceTaken(t *testing.T) {
 				after = t.asks(node)
 				return strings.HasPrefix(after.Delivery.GetPrimary(), other+">")
 			})
-			signs := func(s local.Status) uint64 { return s.Migrations["interface-down"] + s.Migrations["path-error"] }
-			if signs(after) == signs(before) {
-				t.Errorf("no sign of the kernel made a migration: by reason %v, before %v", after.Migrations, before.Migrations)
+			// A send may find the interface gone before the half has read the kernel's message.
+			refused := after.Migrations["path-error"] - before.Migrations["path-error"]
+			taken := after.Migrations["interface-down"] - before.Migrations["interface-down"]
+			if n := refused + taken; n < 1 || n > 2 {
+				t.Errorf("the kernel's signs made %d migrations, want 1, or 2 on a busy machine: by reason %v, before %v", n, after.Migrations,
+					before.Migrations)
 			}
+			down += taken
 			t.inject(node, sensor("temperature", 110))
 			if s := t.becomes(node, "temperature", failed); s.GetPath() != direct {
 				t.Errorf("known by %s, want DIRECT: one direct way is left", s.GetPath())
@@ -385,6 +390,9 @@ func TestRealInterfaceTaken(t *testing.T) {
 			t.neverFailed()
 			t.othersWereSpared(node)
 		})
+	}
+	if down == 0 {
+		t.Error("no message of the kernel about an interface made a migration")
 	}
 }
 

@@ -62,7 +62,7 @@ func threeLogging(t *testing.T, o supervisortest.Options, logger func() *slog.Lo
 	return c, sups, c.AwaitLeader(t)
 }
 
-// fresh repeats a read until the answer is the leader's. A replica of a busy machine may not hear the leader in time, and then answers from
+// fresh repeats a read until the answer is the leader's. A replica on a busy machine may not hear the leader in time, and then answers from
 // its copy.
 func fresh[R any](t *testing.T, read func() (R, error), isFresh func(R) bool) (answer R) {
 	t.Helper()
@@ -74,7 +74,7 @@ func fresh[R any](t *testing.T, read func() (R, error), isFresh func(R) bool) (a
 	return answer
 }
 
-// freshNode returns a node of which the leader knows an age.
+// freshNode returns a node whose age the leader knows.
 func freshNode(t *testing.T, client lofamov1.FaultSupervisorClient, node string) *lofamov1.Node {
 	t.Helper()
 	return fresh(t, func() (*lofamov1.Node, error) {

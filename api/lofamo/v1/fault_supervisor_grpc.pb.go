@@ -113,7 +113,8 @@ type FaultSupervisorClient interface {
 	//
 	// At a parent of regions this, EndMaintenance and ApplyTopology fail with FAILED_PRECONDITION and the reason
 	// ASK_REGION: ErrorInfo's metadata has the supervisors' addresses for each affected region. Without a reachable
-	// leader they fail with UNAVAILABLE and the reason NO_LEADER: nothing was changed, and another replica may be tried.
+	// leader they fail after 5 s with UNAVAILABLE and the reason NO_LEADER: nothing was changed, and another replica may be
+	// tried.
 	// DEADLINE_EXCEEDED, also on loss of the lead or the quorum during the commit: it is unknown whether the change was
 	// committed.
 	SetMaintenance(ctx context.Context, in *SetMaintenanceRequest, opts ...grpc.CallOption) (*SetMaintenanceResponse, error)
@@ -443,7 +444,8 @@ type FaultSupervisorServer interface {
 	//
 	// At a parent of regions this, EndMaintenance and ApplyTopology fail with FAILED_PRECONDITION and the reason
 	// ASK_REGION: ErrorInfo's metadata has the supervisors' addresses for each affected region. Without a reachable
-	// leader they fail with UNAVAILABLE and the reason NO_LEADER: nothing was changed, and another replica may be tried.
+	// leader they fail after 5 s with UNAVAILABLE and the reason NO_LEADER: nothing was changed, and another replica may be
+	// tried.
 	// DEADLINE_EXCEEDED, also on loss of the lead or the quorum during the commit: it is unknown whether the change was
 	// committed.
 	SetMaintenance(context.Context, *SetMaintenanceRequest) (*SetMaintenanceResponse, error)

@@ -71,7 +71,7 @@ type CopyStats struct {
 }
 
 // busyTries is how often OpenCopy tries to take a file, 5 ms apart: a daemon may be about to release it. OpenCopy counts tries instead of
-// time, because a machine that stands still holds up the daemon as well.
+// time, because a stalled machine delays the daemon too.
 const busyTries = 50
 
 // OpenCopy maps the copy of a half that starts, and takes its lock. It always returns a CopyFile. Cold names the defect of

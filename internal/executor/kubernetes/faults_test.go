@@ -184,7 +184,7 @@ func TestFaultKeeperEndsWhileTheServerHangs(t *testing.T) {
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Continue() }) // for the other tests, if this one ends early
+	t.Cleanup(func() { _ = s.Continue() }) // so that other tests run if this one fails
 	src.set(aFault("k-a"), aFault("k-b"))
 	time.Sleep(200 * time.Millisecond)
 	begin := time.Now()

@@ -162,7 +162,7 @@ func TestRequestsKeepConfiguredRate(t *testing.T) {
 		t.Errorf("%d requests took %s, want %s at least", 2*len(names), took, least)
 	}
 	e = newExecutor(t, Config{QPS: 1, Burst: 4}, nil)
-	e.c.events.SetLimit(rate.Every(time.Hour)) // so that what an event takes is not back before the test looks
+	e.c.events.SetLimit(rate.Every(time.Hour)) // no refill before the test looks
 	do(t, e, aJob(responseID(), names[0], response.KubernetesEvent, map[string]string{"reason": "X"}))
 	if all, events := e.c.all.Tokens(), e.c.events.Tokens(); all != 4 || events >= 4 {
 		t.Errorf("an event has taken %.1f of its own, and %.1f of what others need", 4-events, 4-all)

@@ -92,8 +92,8 @@ func (c *Client) Watch(ctx context.Context, path string, each func(kind string, 
 	}
 }
 
-// Apply applies a manifest of several documents, as kubectl apply --server-side does. It returns when the API server has put the
-// roles in the manifest into force: it follows roles with watches, and may refuse requests just after a role was stored.
+// Apply applies a manifest of several documents, as kubectl apply --server-side does. It returns once the API server enforces the
+// roles in the manifest. The server learns of roles by watches, so it may refuse requests just after a role was stored.
 func (c *Client) Apply(manifest []byte) error {
 	docs := strings.Split(string(manifest), "\n---\n")
 	for _, doc := range docs {

@@ -23,7 +23,13 @@ type granting struct {
 
 // awaitRights waits until the API server permits the requests that roles and bindings in a manifest allow to service accounts.
 func (c *Client) awaitRights(docs []string) error {
-	rules := map[string][]rbacv1.PolicyRule{} // by kind and name of the role
+	rules := map[string][]rbacv1.PolicyRule{} // by kind, namespace and name of the role
+	key := func(kind, namespace, name string) string {
+		if kind == "ClusterRole" {
+			namespace = ""
+		}
+		return kind + " " + namespace + "/" + name
+	}
 	var bindings []granting
 	for _, doc := range docs {
 		var g granting
@@ -32,15 +38,18 @@ func (c *Client) awaitRights(docs []string) error {
 		}
 		switch g.Kind {
 		case "Role", "ClusterRole":
-			rules[g.Kind+" "+g.Metadata.Name] = g.Rules
+			rules[key(g.Kind, g.Metadata.Namespace, g.Metadata.Name)] = g.Rules
 		case "RoleBinding", "ClusterRoleBinding":
 			bindings = append(bindings, g)
 		}
 	}
 	for _, b := range bindings {
 		for _, s := range b.Subjects {
+			if s.Kind != rbacv1.ServiceAccountKind {
+				continue
+			}
 			user := "system:serviceaccount:" + s.Namespace + ":" + s.Name
-			for _, rule := range rules[b.RoleRef.Kind+" "+b.RoleRef.Name] {
+			for _, rule := range rules[key(b.RoleRef.Kind, b.Metadata.Namespace, b.RoleRef.Name)] {
 				if err := c.awaitRule(user, b.Metadata.Namespace, rule); err != nil {
 					return err
 				}
@@ -50,29 +59,28 @@ func (c *Client) awaitRights(docs []string) error {
 	return nil
 }
 
-// awaitRule waits until a user has the rights of a rule in a namespace, or in all namespaces if it is "".
+// awaitRule waits until a user has the rights of a rule in a namespace, or in all namespaces if it is "". The last group, resource, verb
+// and name stand for all: a rule comes into force as a whole.
 func (c *Client) awaitRule(user, namespace string, rule rbacv1.PolicyRule) error {
-	for _, r := range rule.Resources {
-		for _, verb := range rule.Verbs {
-			resource, subresource, _ := strings.Cut(r, "/")
-			review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: rule.APIGroups[0],
-					Resource: resource, Subresource: subresource}}}
-			for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-				permitted, err := c.permitted(review)
-				if err != nil {
-					return err
-				}
-				if permitted {
-					break
-				}
-				if time.Now().After(end) {
-					return fmt.Errorf("%s may not %s %s in %q %v after its role was applied", user, verb, r, namespace, patience)
-				}
-			}
+	last := func(list []string) string {
+		if len(list) == 0 {
+			return ""
+		}
+		return list[len(list)-1]
+	}
+	resource, subresource, _ := strings.Cut(last(rule.Resources), "/")
+	asks := &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: last(rule.Verbs), Group: last(rule.APIGroups), Resource: resource,
+		Subresource: subresource, Name: last(rule.ResourceNames)}
+	review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: asks}}
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		permitted, err := c.permitted(review)
+		if err != nil || permitted {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s has no right %v %v after its role was applied", user, asks, patience)
 		}
 	}
-	return nil
 }
 
 func (c *Client) permitted(review authorizationv1.SubjectAccessReview) (bool, error) {

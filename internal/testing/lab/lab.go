@@ -70,14 +70,16 @@ func (l *Lab) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now, err := cl.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
-	for err != nil { // on a busy machine one try may time out
+	var now *lofamov1.ListEventsResponse
+	for { // on a busy machine one try may time out
+		if now, err = cl.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1}); err == nil {
+			break
+		}
 		select {
 		case <-ctx.Done():
 			return errors.Join(err, cl.Close())
 		case <-time.After(100 * time.Millisecond):
 		}
-		now, err = cl.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
 	}
 	l.Client = cl
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))

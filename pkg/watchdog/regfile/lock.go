@@ -37,7 +37,7 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 }
 
 // lockTries is how often TryLock tries, a millisecond apart. A probe such as HolderOf takes a free lock for some microseconds. TryLock
-// counts tries instead of time, because a machine that stands still holds up the probe as well.
+// counts tries instead of time, because a stalled machine delays the probe too.
 const lockTries = 200
 
 // TryLock takes the exclusive lock of a file, or returns unix.EWOULDBLOCK if another process holds it for longer than a

@@ -215,8 +215,8 @@ func TestRecordBothWrittenAndForgottenIsRefused(t *testing.T) {
 	}
 }
 
-// TestOvertakenCommitIsNotCalledUncommitted: an attempt succeeds, its answer is lost, and another leader writes before the next attempt. The
-// writer cannot know whether its batch was committed, and does not say that it was not.
+// TestOvertakenCommitIsNotCalledUncommitted: an attempt succeeds, its answer is lost, and another leader writes before the next attempt.
+// The writer cannot know whether its batch was committed, and does not say that it was not.
 func TestOvertakenCommitIsNotCalledUncommitted(t *testing.T) {
 	e := supervisortest.NewEtcd(t, 1)
 	c := e.Members[0].Client()

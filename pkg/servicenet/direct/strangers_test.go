@@ -82,8 +82,8 @@ func floodOfStrangers(t *testing.T) time.Duration {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d datagrams of strangers in %s: %d handed over, %d refused by the reader, %d dropped by the kernel; of %d known ones, 90 %% came "+
-		"within %s, the last after %s (%s: it is lost)",
+	t.Logf("%d datagrams of strangers in %s: %d handed over, %d refused by the reader, %d dropped by the kernel; of %d known ones, 90 %% "+
+		"came within %s, the last after %s (%s: it is lost)",
 		flood, took, strangers, st.Strangers, st.Dropped, sentFriends, p90, last, bound)
 	if most := 50 + int(200*time.Since(begin).Seconds()) + 1; strangers > most {
 		t.Errorf("%d datagrams of strangers were handed over, want at most %d", strangers, most)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -66,7 +67,10 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 	applied, err := s.changeTopology(ctx, by, req.GetDryRun(), join)
 	if err == nil && len(unheard) > 0 {
 		if s.awaitAgents(ctx, func() bool { return len(s.unheard(nodes)) == 0 }) {
-			applied, err = s.changeTopology(ctx, by, false, join)
+			if applied, err = s.changeTopology(ctx, by, false, join); errors.Is(err, engine.ErrNotLeading) {
+				return nil, status.Errorf(codes.Aborted, "node %s: is a spare of the topology now, and has no place: %v: try again",
+					nodes[0].ID, err)
+			}
 		}
 		if err == nil && len(unheard) > 0 {
 			return nil, status.Errorf(codes.Aborted, "node %s: is a spare of the topology, and no supervisor has heard its agent yet: want "+

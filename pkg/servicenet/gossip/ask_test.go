@@ -13,7 +13,7 @@ import (
 // An unanswered question does not delay the next one.
 func TestAskedMemberAnswers(t *testing.T) {
 	heard := make(chan time.Time, 1024)
-	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: 2 * bound, GossipInterval: 10 * time.Millisecond,
+	quiet := Timing{ProbeInterval: time.Hour, ProbeTimeout: 10 * time.Second, GossipInterval: 10 * time.Millisecond,
 		PushPullInterval: time.Hour, RejoinInterval: 100 * time.Millisecond}
 	far := startKeys(t, "far", [][]byte{key(1)}, quiet)
 	near := startConfig(t, Config{Name: "near", Key: key(1), Timing: quiet, OnHeard: func(now time.Time) { heard <- now }}, far)
@@ -46,7 +46,7 @@ func TestAskedMemberAnswers(t *testing.T) {
 	case <-time.After(10 * heardEvery):
 	}
 	far.Block(false)
-	for end := time.Now().Add(bound); ; {
+	for end := time.Now().Add(quiet.ProbeTimeout * 3 / 4); ; {
 		near.Ask(2)
 		select {
 		case <-heard:

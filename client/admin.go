@@ -78,9 +78,9 @@ func (c *Client) atThis(ctx context.Context, i int, do func(context.Context, *gr
 	}); err != nil {
 		return err
 	}
-	c.answered(i)                          // also if do, such as a watch, ends with an error
-	ctx, cancel := context.WithCancel(ctx) // ends a stream that do has not read to its end
-	defer cancel()
+	c.answered(i) // also if do, such as a watch, ends with an error
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends a stream that do has not read to its end
 	return do(ctx, conn)
 }
 

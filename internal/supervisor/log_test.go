@@ -51,7 +51,8 @@ func TestLogOfNormalStart(t *testing.T) {
 		if strings.Contains(line, "part=etcd") {
 			continue
 		}
-		if strings.Contains(line, "level=WARN") {
+		// A busy machine's disk may take seconds for the first commit.
+		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "the store does not accept a commit: retrying") {
 			t.Errorf("a warning: %s", line)
 		}
 		fields := make(map[string]bool)

@@ -30,7 +30,7 @@ func TestConfigurationFromNeighbour(t *testing.T) {
 	}
 	var configured *lofamov1.ConfigurationStatus
 	has := func() bool { configured = n.super.configured; return configured.GetNumber() == 7 }
-	n.super.awaitAsking("the node that was asked has it", has, func() {
+	n.super.awaitAsking("n0-0-0 has the configuration", has, func() {
 		n.super.send(netip.MustParseAddrPort(n.cfgs[at0].Service.Listen), "n0-0-0", fault.PathDirect,
 			&lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: c}})
 	})

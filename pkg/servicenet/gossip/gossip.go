@@ -170,6 +170,8 @@ type Net struct {
 	list      *memberlist.Memberlist
 	transport *transport
 	addr      netip.AddrPort
+	self      memberlist.Node // a copy, because memberlist writes its own with every announcement
+	announces sync.Mutex      // one announcement at a time: see announce
 
 	queue      memberlist.TransmitLimitedQueue
 	own, relay *rate.Limiter
@@ -241,8 +243,7 @@ func New(cfg Config) (*Net, error) {
 		metaChanged: make(chan struct{}, 1),
 		asks:        make(chan int, 1), toTell: make(chan time.Time, 1),
 		joined: make(chan struct{}, 1),
-		cancel: cancel,
-		born:   time.Now(),
+		cancel: cancel, born: time.Now(),
 	}
 	n.heardAt.Store(-int64(heardEvery))
 	n.meta.Store(&meta)
@@ -266,6 +267,7 @@ func New(cfg Config) (*Net, error) {
 		_ = tr.Shutdown() // the reason is err
 		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
 	}
+	n.self = *n.list.LocalNode()
 	n.tickers = []Ticker{{time.Now(), mc.ProbeInterval}, {time.Now(), mc.GossipInterval}} // Create has just started them
 	n.live.Store(n.list)
 	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
@@ -401,7 +403,7 @@ func (n *Net) Loop(b []byte) error {
 	if len(b) > servicenet.MaxDatagram-len(loopMark) {
 		return sizeError(len(b))
 	}
-	return n.list.SendBestEffort(n.list.LocalNode(), append(loopMark[:], b...))
+	return n.list.SendBestEffort(&n.self, append(loopMark[:], b...))
 }
 
 // enqueue takes ownership of b.
@@ -439,6 +441,14 @@ func (n *Net) Blocked() bool { return n.transport.blocked.Load() }
 
 // Block drops all of this member's traffic both ways, for fault injection.
 func (n *Net) Block(on bool) { n.transport.block(on) }
+
+// announce announces the metadata, and waits for at most timeout until the announcement has been sent. Two announcements at a time
+// would be a data race in memberlist: UpdateNode reads the member's address without a lock, and then writes it.
+func (n *Net) announce(timeout time.Duration) error {
+	n.announces.Lock()
+	defer n.announces.Unlock()
+	return n.list.UpdateNode(timeout)
+}
 
 // Stats counts broadcasts and events.
 type Stats struct {
@@ -479,7 +489,7 @@ func (n *Net) Leave(timeout time.Duration) error {
 		w.Leaving = true
 		if b, err := w.encode(); err == nil {
 			n.meta.Store(&b)
-			errs = append(errs, n.list.UpdateNode(timeout/2))
+			errs = append(errs, n.announce(timeout/2))
 		}
 	}
 	errs = append(errs, n.list.Leave(timeout/2))

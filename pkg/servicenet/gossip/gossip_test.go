@@ -669,6 +669,27 @@ func TestPacketToSelfIsNoSignOfOthers(t *testing.T) {
 	}
 }
 
+// TestAnnouncementsAreNoDataRace: a supervisor that stops gives up the lead, which changes its metadata, and leaves at the same time. A
+// host half tests its own socket at any time.
+func TestAnnouncementsAreNoDataRace(t *testing.T) {
+	a := start(t, "a", key(1))
+	var using sync.WaitGroup
+	for _, use := range []func() error{
+		func() error { return a.announce(time.Second) },
+		func() error { return a.announce(time.Second) },
+		func() error { return a.Loop([]byte("x")) },
+	} {
+		using.Go(func() {
+			for range 1000 {
+				if err := use(); err != nil && !errors.Is(err, servicenet.ErrBusy) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	using.Wait()
+}
+
 func TestClosedMemberRefuses(t *testing.T) {
 	a := start(t, "a", key(1))
 	if err := a.Close(); err != nil {

@@ -24,8 +24,8 @@ func (n *Net) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-n.metaChanged:
-			// Its error says only that the news has not left within the time; it stays queued.
-			_ = n.list.UpdateNode(time.Second)
+			const noWait = time.Nanosecond // memberlist takes 0 for ever
+			_ = n.announce(noWait)         // the error says only that the announcement is still queued
 		case <-timer.C:
 			n.join(ctx)
 			timer.Reset(wait)

@@ -140,7 +140,7 @@ setup-tests: ## what the tests want: Debian packages where root has apt, Helm, n
 # -trimpath keeps the source directory out of compiled packages, so another clone reuses them from the build cache.
 test test-%: export GOFLAGS := $(GOFLAGS) -trimpath
 # Else every program with the race detector waits a second before it ends.
-test test-%: export GORACE := atexit_sleep_ms=50
+test test-%: export GORACE ?= atexit_sleep_ms=50
 test test-%: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
 test test-%: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)
 test test-%: export LOFAMO_GOVULNCHECK := $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
@@ -155,7 +155,7 @@ test: setup-tests ## all tests, with the race detector and real processes
 	@$(MAKE) --no-print-directory build # npm is here only now
 	@mkdir -p $(TOOLS) && : >$(SKIPPED)
 	@$(MAKE) --no-print-directory test-compile
-	hack/beside "$(MAKE) --no-print-directory -j2 -O $(BESIDE)" -- $(MAKE) --no-print-directory test-others test-alone test-e2e
+	hack/races hack/beside "$(MAKE) --no-print-directory -j2 -O $(BESIDE)" -- $(MAKE) --no-print-directory test-others test-alone test-e2e
 	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 

@@ -359,7 +359,7 @@ func replaced(t *testing.T) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := clienttest.Start(tls, c.info.Supervisors[0].GRPC, &clienttest.Map{})
+	s, err := clienttest.Start(tls, c.info.Supervisors[0].GRPC, &clienttest.Map{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,11 +69,11 @@ func pretendSupervisor(ctx context.Context, file string) error {
 		n.State, n.Cause = lofamov1.State_SICK, lofamov1.Cause_SENSOR
 		n.Components[4].State = lofamov1.State_SICK
 	}
-	s, err := clienttest.Start(tls, cfg.GRPC, m)
+	members := &lofamov1.ListMembersResponse{Members: []*lofamov1.Member{{Id: "a0", Name: "sup-0"}, {Id: "a1", Name: "sup-1"}}}
+	s, err := clienttest.Start(tls, cfg.GRPC, m, func(s *clienttest.Server) { s.Admin.Members = members })
 	if err != nil {
 		return err
 	}
-	s.Admin.Members = &lofamov1.ListMembersResponse{Members: []*lofamov1.Member{{Id: "a0", Name: "sup-0"}, {Id: "a1", Name: "sup-1"}}}
 	<-ctx.Done()
 	s.Stop()
 	return nil

@@ -199,16 +199,19 @@ func StartIn(dir, address string, m *Map) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Start(conf, address, m)
+	return Start(conf, address, m, nil)
 }
 
-// Start is ServeAt outside a test, for a program that plays a supervisor.
-func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
+// Start is ServeAt outside a test, for a program that plays a supervisor. set sets further answers before the first call; it may be nil.
+func Start(conf *tls.Config, address string, m *Map, set func(*Server)) (*Server, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{Address: l.Addr().String(), m: m, cut: make(chan struct{})}
+	if set != nil {
+		set(s)
+	}
 	s.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, &s.Admin)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -283,32 +284,34 @@ func TestStrangersCannotUseUpQueue(t *testing.T) {
 // intake is behind.
 func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 	a := newAuthority(t)
-	lost := 0
-	r := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue, c.Lost = 4, func() { lost++ } })
-	in := r.intake.Datagrams(0)
-	for range 4 {
+	synctest.Test(t, func(t *testing.T) { // a loss counts for a moment only
+		lost := 0
+		r := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue, c.Lost = 4, func() { lost++ } })
+		in := r.intake.Datagrams(0)
+		for range 4 {
+			in(eth0, []byte("x"))
+		}
+		if lost != 0 {
+			t.Errorf("%d losses with nothing dropped", lost)
+		}
+		if b, why := r.intake.Behind(), r.intake.Holding(); b != 0 || why != "" {
+			t.Errorf("behind by %s with nothing dropped: %q", b, why)
+		}
 		in(eth0, []byte("x"))
-	}
-	if lost != 0 {
-		t.Errorf("%d losses with nothing dropped", lost)
-	}
-	if b, why := r.intake.Behind(), r.intake.Holding(); b != 0 || why != "" {
-		t.Errorf("behind by %s with nothing dropped: %q", b, why)
-	}
-	in(eth0, []byte("x"))
-	in(eth0, []byte("x"))
-	if b := r.intake.Behind(); b == 0 {
-		t.Error("a node's datagram was dropped, and nobody is told")
-	}
-	if lost != 2 {
-		t.Errorf("%d losses noted, want those of two datagrams", lost)
-	}
-	if why := r.intake.Holding(); !strings.Contains(why, "drops messages") || !strings.Contains(why, "one digest period") {
-		t.Errorf("the map says %q: want the drops and the longest wait", why)
-	}
-	if n := value(r.metrics.Holds); n != 1 {
-		t.Errorf("%v times verdicts began to wait: want 1 for two drops in a row", n)
-	}
+		in(eth0, []byte("x"))
+		if b := r.intake.Behind(); b == 0 {
+			t.Error("a node's datagram was dropped, and nobody is told")
+		}
+		if lost != 2 {
+			t.Errorf("%d losses noted, want those of two datagrams", lost)
+		}
+		if why := r.intake.Holding(); !strings.Contains(why, "drops messages") || !strings.Contains(why, "one digest period") {
+			t.Errorf("the map says %q: want the drops and the longest wait", why)
+		}
+		if n := value(r.metrics.Holds); n != 1 {
+			t.Errorf("%v times verdicts began to wait: want 1 for two drops in a row", n)
+		}
+	})
 }
 
 // TestOriginsHaveBudgets: the verification work for one origin is bounded, and leaves room for others.

@@ -32,6 +32,11 @@ func (d *delegate) NodeMeta(int) []byte { return *d.meta.Load() }
 // NotifyMsg implements memberlist.Delegate: it keeps messages that it has not seen, and passes them on.
 func (d *delegate) NotifyMsg(b []byte) {
 	n := (*Net)(d)
+	n.handling.RLock()
+	defer n.handling.RUnlock()
+	if n.closed.Load() {
+		return
+	}
 	if data, own := bytes.CutPrefix(b, loopMark[:]); own {
 		if n.cfg.OnLoop != nil {
 			n.cfg.OnLoop(slices.Clone(data))

@@ -194,6 +194,7 @@ type Net struct {
 	tickers []Ticker
 
 	closed      atomic.Bool
+	handling    sync.RWMutex // held for reading while a packet of memberlist's is handled
 	metaChanged chan struct{}
 	asks        chan int      // see Ask
 	joined      chan struct{} // receives when the members' addresses may have changed
@@ -502,7 +503,10 @@ func (n *Net) Leave(timeout time.Duration) error {
 // Close stops the member and waits for its goroutines, except those of unanswered pings; it does not say goodbye. No callback runs
 // after it has returned, so it must not be called from one.
 func (n *Net) Close() error {
-	if n.closed.Swap(true) {
+	n.handling.Lock() // memberlist's Shutdown does not wait for the packet that it handles
+	closed := n.closed.Swap(true)
+	n.handling.Unlock()
+	if closed {
 		return nil
 	}
 	n.cancel()

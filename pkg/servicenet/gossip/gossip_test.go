@@ -690,6 +690,33 @@ func TestAnnouncementsAreNoDataRace(t *testing.T) {
 	using.Wait()
 }
 
+// TestCloseWaitsForCallback: the owner of a closed member frees the data that its callbacks use.
+func TestCloseWaitsForCallback(t *testing.T) {
+	called, finish := make(chan struct{}), make(chan struct{})
+	n, err := New(Config{
+		Name: "a", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "a"}, Logger: slog.New(slog.DiscardHandler),
+		OnLoop: func([]byte) { close(called); <-finish },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Loop([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	<-called
+	closed := make(chan error, 1)
+	go func() { closed <- n.Close() }()
+	select {
+	case <-closed:
+		t.Error("closed while a callback runs")
+	case <-time.After(50 * time.Millisecond): // Close takes less if it does not wait
+	}
+	close(finish)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestClosedMemberRefuses(t *testing.T) {
 	a := start(t, "a", key(1))
 	if err := a.Close(); err != nil {

@@ -227,7 +227,7 @@ func (c *campaign) await(t *testing.T, what string, ok func() bool) {
 	timeout := time.After(patience)
 	for {
 		c.mu.Lock()
-		done, more := ok(), c.more
+		done, more, committed := ok(), c.more, c.committed
 		c.mu.Unlock()
 		if done {
 			return
@@ -235,7 +235,7 @@ func (c *campaign) await(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-more:
 		case <-timeout:
-			t.Fatalf("waited %s for %s; %d reports are committed%s", patience, what, c.committed, c.ends())
+			t.Fatalf("waited %s for %s; %d reports are committed%s", patience, what, committed, c.ends())
 		}
 	}
 }

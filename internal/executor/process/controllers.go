@@ -147,8 +147,6 @@ func (w *witness) mayLog(now time.Time) bool {
 
 // read makes one look. It bounds the time and the size of the answer, and a hostile controller affects no other answer.
 func (w *witness) read(ctx context.Context, a controller.Ask) (answer controller.Answer) {
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
-	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
 			w.logger.Error("panic in the client of a management controller", "node", a.Node, "panic", p)
@@ -157,6 +155,8 @@ func (w *witness) read(ctx context.Context, a controller.Ask) (answer controller
 		answer.Full = a.Full
 	}()
 	p := w.nodes[a.Node]
+	ctx, cancel := context.WithTimeout(ctx, w.patience(p.Kind))
+	defer cancel()
 	password, err := passwordIn(p.PasswordFile)
 	if err != nil {
 		return controller.Answer{Finding: controller.Wrong, Detail: err.Error()}
@@ -170,6 +170,18 @@ func (w *witness) read(ctx context.Context, a controller.Ask) (answer controller
 		return controller.Answer{Finding: silentOrWrong(ctx, err), Detail: plain(err)}
 	}
 	return answer
+}
+
+// maxIPMI bounds a look over IPMI. When a session is 30 s old, the library sends a keep-alive from its own goroutine. That is a data race
+// with the end of the session, and may crash the process.
+const maxIPMI = 25 * time.Second
+
+// patience returns the time limit of a look at a controller of this kind.
+func (w *witness) patience(kind string) time.Duration {
+	if kind == methodIPMI {
+		return min(w.timeout, maxIPMI)
+	}
+	return w.timeout
 }
 
 // silentOrWrong tells a controller that does not answer from one that answers badly.

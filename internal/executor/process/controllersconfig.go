@@ -23,7 +23,7 @@ type ControllersConfig struct {
 	// Every is the time between two looks at the controller of a healthy node, 1m to 24h. A suspect's controller is read
 	// every 10s, and up to 2m apart while it does not answer. Default 15m.
 	Every config.Duration `json:"every,omitempty"`
-	// Timeout of one look, 1s to 1m. Default 10s.
+	// Timeout of one look, 1s to 1m. A look over IPMI takes at most 25s. Default 10s.
 	Timeout config.Duration `json:"timeout,omitempty"`
 	// AtOnce is the maximum number of concurrent looks, 2 to 64. Controllers that did not answer last time get at most half
 	// of these looks. Default 16.

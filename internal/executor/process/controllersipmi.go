@@ -17,6 +17,9 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/controller"
 )
 
+// goodbyeTime is the timeout for closing a look's session.
+const goodbyeTime = time.Second
+
 // maxSensors bounds the sensors that a look reads.
 const maxSensors = 256
 
@@ -40,7 +43,7 @@ func (p *controllerPlace) readIPMI(ctx context.Context, password string, full bo
 		suites = []types.CipherSuiteID{types.CipherSuiteID(p.CipherSuite)} //nolint:gosec // 3 or 17
 	}
 	checked(c).WithTimeout(packetTime).WithRetry(1).WithMaxPrivilegeLevel(types.PrivilegeLevelUser).WithCipherSuiteID(suites...)
-	end, err := openIPMI(ctx, c, time.Second)
+	end, err := openIPMI(ctx, c, goodbyeTime)
 	if err != nil {
 		return controller.Answer{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bougou/go-ipmi/pkg/client"
 	"github.com/bougou/go-ipmi/pkg/command/storage"
 	"github.com/bougou/go-ipmi/pkg/types"
 
@@ -300,6 +301,21 @@ func TestIPMIServerOfLibraryIsRead(t *testing.T) {
 	defer cancel()
 	if _, err := place(c).readIPMI(ctx, "calvin", true); err == nil || silentOrWrong(ctx, err) != controller.Silent {
 		t.Errorf("packets are lost: %v: want silence", err)
+	}
+}
+
+// TestIPMISessionEndsBeforeKeepAlive: the library's keep-alive goroutine uses the client without a lock, so a session must end before the
+// first keep-alive.
+func TestIPMISessionEndsBeforeKeepAlive(t *testing.T) {
+	keepAlive := time.Duration(client.DefaultKeepAliveIntervalSec) * time.Second
+	for timeout, want := range map[time.Duration]time.Duration{10 * time.Second: 10 * time.Second, time.Minute: maxIPMI} {
+		w := &witness{timeout: timeout}
+		if got := w.patience(methodIPMI); got != want || got+goodbyeTime >= keepAlive {
+			t.Errorf("with a timeout of %s a look takes up to %s: want %s, and less than %s", timeout, got, want, keepAlive-goodbyeTime)
+		}
+		if got := w.patience(methodRedfish); got != timeout {
+			t.Errorf("with a timeout of %s a look over Redfish takes up to %s", timeout, got)
+		}
 	}
 }
 

@@ -139,7 +139,7 @@ setup-tests: ## what the tests want: Debian packages where root has apt, Helm, n
 
 # -trimpath keeps the source directory out of compiled packages, so another clone reuses them from the build cache.
 test test-%: export GOFLAGS := $(GOFLAGS) -trimpath
-# Else every program with the race detector waits a second before it ends.
+# Without a value, every program with the race detector would wait a second before it ends. ?= keeps the value that hack/races exports.
 test test-%: export GORACE ?= atexit_sleep_ms=50
 test test-%: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
 test test-%: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)

@@ -115,7 +115,7 @@ func newBench(t *testing.T) bench {
 	b := bench{f, filepath.Join(f.Dir, "acts"), filepath.Join(f.Dir, "hold")}
 	f.Config.Commands = []process.Command{{
 		Name: "act", Path: program, Args: []string{b.log, b.hold, "${response}", "${step}", "${attempt}",
-			"${token}"}, Env: map[string]string{asProgram: "1", "GORACE": "atexit_sleep_ms=0"},
+			"${token}"}, Env: map[string]string{asProgram: "1", "GORACE": os.Getenv("GORACE") + " atexit_sleep_ms=0"},
 		Parameters: map[string]string{"response": "[a-z0-9-]+", "step": "[0-9]+", "attempt": "[0-9]+", "token": "[0-9]+"},
 	}}
 	return b

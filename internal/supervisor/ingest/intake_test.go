@@ -284,7 +284,7 @@ func TestStrangersCannotUseUpQueue(t *testing.T) {
 // intake is behind.
 func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 	a := newAuthority(t)
-	synctest.Test(t, func(t *testing.T) { // a loss counts for a moment only
+	synctest.Test(t, func(t *testing.T) { // on a real clock, a loss could stop counting before the checks
 		lost := 0
 		r := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue, c.Lost = 4, func() { lost++ } })
 		in := r.intake.Datagrams(0)

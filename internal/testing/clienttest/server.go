@@ -202,15 +202,16 @@ func StartIn(dir, address string, m *Map) (*Server, error) {
 	return Start(conf, address, m, nil)
 }
 
-// Start is ServeAt outside a test, for a program that plays a supervisor. set sets further answers before the first call; it may be nil.
-func Start(conf *tls.Config, address string, m *Map, set func(*Server)) (*Server, error) {
+// Start is ServeAt outside a test, for a program that plays a supervisor. Unless it is nil, prepare changes the server before
+// the first call.
+func Start(conf *tls.Config, address string, m *Map, prepare func(*Server)) (*Server, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{Address: l.Addr().String(), m: m, cut: make(chan struct{})}
-	if set != nil {
-		set(s)
+	if prepare != nil {
+		prepare(s)
 	}
 	s.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s)

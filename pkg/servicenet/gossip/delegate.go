@@ -29,7 +29,7 @@ func (m message) UniqueBroadcast()                      {}
 // NodeMeta implements memberlist.Delegate. It is never longer than limit: see Meta.encode.
 func (d *delegate) NodeMeta(int) []byte { return *d.meta.Load() }
 
-// NotifyMsg implements memberlist.Delegate: it keeps messages that it has not seen, and passes them on.
+// NotifyMsg implements memberlist.Delegate: it keeps messages that it has not seen, and passes them on. After Close it does nothing.
 func (d *delegate) NotifyMsg(b []byte) {
 	n := (*Net)(d)
 	n.handling.RLock()

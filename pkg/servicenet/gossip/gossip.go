@@ -119,8 +119,9 @@ type Config struct {
 	// though no supervisor may answer. It is called at most once per heardEvery, and without news at least as often
 	// as probes are answered. A goroutine that does nothing else calls it. May be nil.
 	OnHeard func(now time.Time)
-	// OnLoop gets the bytes that Loop has sent, as they came back. The goroutine that handles memberlist's packets calls it,
-	// without memberlist's lock. OnLoop owns the slice, and delays all packets while it blocks. May be nil.
+	// OnLoop gets the bytes that Loop has sent, as they came back. memberlist's packet goroutine calls it, without memberlist's lock.
+	// Another member may forge such a message over a stream, so calls may overlap. OnLoop owns the slice. While it blocks, it delays
+	// all packets and Close. May be nil.
 	OnLoop func([]byte)
 	Timing Timing
 	// MaxPackets is the number of packets read per second; 0: all. Beyond it, and a burst of as many again, reading
@@ -170,7 +171,7 @@ type Net struct {
 	list      *memberlist.Memberlist
 	transport *transport
 	addr      netip.AddrPort
-	self      memberlist.Node // a copy, because memberlist writes its own with every announcement
+	self      memberlist.Node // a copy of this member's node, which memberlist rewrites with every announcement
 	announces sync.Mutex      // one announcement at a time: see announce
 
 	queue      memberlist.TransmitLimitedQueue
@@ -194,7 +195,8 @@ type Net struct {
 	tickers []Ticker
 
 	closed      atomic.Bool
-	handling    sync.RWMutex // held for reading while a packet of memberlist's is handled
+	handling    sync.RWMutex // NotifyMsg holds it for reading, so that Close can wait for OnLoop
+	closing     sync.Once
 	metaChanged chan struct{}
 	asks        chan int      // see Ask
 	joined      chan struct{} // receives when the members' addresses may have changed
@@ -443,8 +445,8 @@ func (n *Net) Blocked() bool { return n.transport.blocked.Load() }
 // Block drops all of this member's traffic both ways, for fault injection.
 func (n *Net) Block(on bool) { n.transport.block(on) }
 
-// announce announces the metadata, and waits for at most timeout until the announcement has been sent. Two announcements at a time
-// would be a data race in memberlist: UpdateNode reads the member's address without a lock, and then writes it.
+// announce broadcasts this member's metadata, after any announcement in progress, and waits at most timeout for the broadcast.
+// memberlist's UpdateNode reads this member's address without a lock and then writes it, so two concurrent calls would be a data race.
 func (n *Net) announce(timeout time.Duration) error {
 	n.announces.Lock()
 	defer n.announces.Unlock()
@@ -484,7 +486,7 @@ func (n *Net) Leave(timeout time.Duration) error {
 	if n.closed.Load() {
 		return ErrClosed
 	}
-	timeout = max(timeout, time.Second/10) // memberlist takes 0 for ever
+	timeout = max(timeout, time.Second/10) // for memberlist, 0 means no limit
 	var errs []error
 	if w, err := decodeMeta(*n.meta.Load()); err == nil {
 		w.Leaving = true
@@ -500,18 +502,18 @@ func (n *Net) Leave(timeout time.Duration) error {
 	return nil
 }
 
-// Close stops the member and waits for its goroutines, except those of unanswered pings; it does not say goodbye. No callback runs
-// after it has returned, so it must not be called from one.
+// Close stops the member. It waits for running callbacks and for its goroutines, except those of unanswered pings, and does not say
+// goodbye. No callback runs after Close has returned. A callback must not call Close, which would wait for itself.
 func (n *Net) Close() error {
-	n.handling.Lock() // memberlist's Shutdown does not wait for the packet that it handles
-	closed := n.closed.Swap(true)
-	n.handling.Unlock()
-	if closed {
-		return nil
-	}
-	n.cancel()
-	err := n.list.Shutdown()
-	n.wg.Wait()
+	var err error
+	n.closing.Do(func() {
+		n.handling.Lock() // memberlist's Shutdown does not wait for a running NotifyMsg
+		n.closed.Store(true)
+		n.handling.Unlock()
+		n.cancel()
+		err = n.list.Shutdown()
+		n.wg.Wait()
+	})
 	if err != nil {
 		return fmt.Errorf("close gossip member %q: %w", n.cfg.Name, err)
 	}

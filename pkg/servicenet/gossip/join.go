@@ -24,7 +24,7 @@ func (n *Net) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-n.metaChanged:
-			const noWait = time.Nanosecond // memberlist takes 0 for ever
+			const noWait = time.Nanosecond // Leave waits for this announcement to end; 0 would mean no limit
 			_ = n.announce(noWait)         // the error says only that the announcement is still queued
 		case <-timer.C:
 			n.join(ctx)

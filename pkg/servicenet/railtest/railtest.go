@@ -142,8 +142,8 @@ func arrivesWhole(t *testing.T, h *harness) {
 		// One at a time: this is not about losses.
 		h.until(t, fmt.Sprintf("an envelope of %d bytes", n), func() bool { return h.arrived[string(b)] == 1 })
 	}
-	if int(h.n) != len(sent) {
-		t.Errorf("%d sent, %d have arrived", len(sent), h.n)
+	if n := h.count(); int(n) != len(sent) {
+		t.Errorf("%d sent, %d have arrived", len(sent), n)
 	}
 }
 
@@ -157,13 +157,21 @@ func tooLongIsRefused(t *testing.T, h *harness) {
 	h.onlyMarker(t)
 }
 
+// count returns the number of envelopes that have arrived. More may arrive, because a member may send an envelope and still count it as
+// lost.
+func (h *harness) count() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.n
+}
+
 // onlyMarker checks that nothing was sent before.
 func (h *harness) onlyMarker(t *testing.T) {
 	t.Helper()
 	h.send(t, []byte("marker"))
 	h.until(t, "the marker", func() bool { return h.arrived["marker"] == 1 })
-	if h.n != 1 {
-		t.Errorf("%d others have arrived", h.n-1)
+	if n := h.count(); n != 1 {
+		t.Errorf("%d others have arrived", n-1)
 	}
 }
 
@@ -264,10 +272,7 @@ func (h *harness) accounted(t *testing.T, accepted, busy uint64) {
 		t.Error("nothing was accepted")
 	}
 	h.until(t, fmt.Sprintf("the %d accepted to arrive or be counted as lost", accepted), func() bool { return h.n+h.Lost() >= accepted })
-	h.mu.Lock()
-	arrived := h.n // more may arrive: a member may count an envelope as lost that it has sent
-	h.mu.Unlock()
-	if lost := h.Lost(); max(arrived, lost) > accepted {
+	if arrived, lost := h.count(), h.Lost(); max(arrived, lost) > accepted {
 		t.Errorf("%d accepted, but %d have arrived and %d are counted as lost", accepted, arrived, lost)
 	}
 	if got := h.Refused(); got != busy {

@@ -84,9 +84,9 @@ func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
 		if now := topologyOf(t, client); !proto.Equal(now, done.GetTopology()) {
 			t.Errorf("replica %d has %v", i, now)
 		}
-		list, err := client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{LabelSelector: "rack=r1"})
-		if err != nil || len(list.GetNodes()) != 1 || list.GetNodes()[0].GetId() != "n1-0-0" {
-			t.Errorf("replica %d lists %v, %v", i, list, err)
+		list := freshList(t, client, &lofamov1.ListNodesRequest{LabelSelector: "rack=r1"})
+		if len(list.GetNodes()) != 1 || list.GetNodes()[0].GetId() != "n1-0-0" {
+			t.Errorf("replica %d lists %v", i, list)
 		}
 		supervisortest.Eventually(t, "the copy of "+cfg.ID, func() bool {
 			return strings.Contains(scrape(t, cfg.HTTP),
@@ -202,10 +202,7 @@ func TestSpareIsSwappedIn(t *testing.T) {
 	a := c.Agents["n0-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
 	a.Deliver(t, id, b, targets...)
-	before, err := operator.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := freshNode(t, operator, "n0-0-0")
 
 	first := topologyOf(t, operator)
 	var wg sync.WaitGroup
@@ -233,10 +230,10 @@ func TestSpareIsSwappedIn(t *testing.T) {
 	}
 	wg.Wait()
 
-	after, err := operator.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
-	if err != nil || after.GetState() != before.GetState() || after.GetCause() != before.GetCause() ||
+	after := freshNode(t, operator, "n0-0-0")
+	if after.GetState() != before.GetState() || after.GetCause() != before.GetCause() ||
 		!after.GetSince().AsTime().Equal(before.GetSince().AsTime()) {
-		t.Errorf("who stays was %v and is %v, %v", before, after, err)
+		t.Errorf("who stays was %v and is %v", before, after)
 	}
 	x := c.Agents["x1"]
 	id, b = x.Report(t, fault.HalfHost, false, temperature(fault.Failed))
@@ -292,9 +289,10 @@ func TestTopologyAndMarksSurvive(t *testing.T) {
 	if now := topologyOf(t, operator); !proto.Equal(now, second.GetTopology()) {
 		t.Errorf("after the restart the topology is %v, want %v", now, second.GetTopology())
 	}
-	n, err := operator.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
-	if err != nil || n.GetMaintenance().GetReason() != "new fan" || n.GetMaintenance().GetBy() != "operator/someone" {
-		t.Errorf("after the restart: %v, %v", n.GetMaintenance(), err)
+	nodes := freshList(t, operator, &lofamov1.ListNodesRequest{}).GetNodes()
+	kept := nodes[slices.IndexFunc(nodes, func(n *lofamov1.Node) bool { return n.GetId() == "n0-0-0" })].GetMaintenance()
+	if kept.GetReason() != "new fan" || kept.GetBy() != "operator/someone" {
+		t.Errorf("after the restart: %v", kept)
 	}
 	// A removed node loses its mark.
 	to := topologyOf(t, operator)

@@ -105,10 +105,7 @@ func TestReplacedReplicaLosesNoReport(t *testing.T) {
 	stop(t, sups[leader])
 	sups[leader] = nil
 	next := c.AwaitLeader(t, lost, asked)
-	events, err := c.Client(t, c.Configs[lost].GRPC).ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	events := freshEvents(t, c.Client(t, c.Configs[lost].GRPC), &lofamov1.ListEventsRequest{})
 	c.CheckStorm(t, "led by "+c.Configs[next].ID, events.GetEvents())
 	sups[lost] = nil // start's cleanup stops it
 }

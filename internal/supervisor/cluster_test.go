@@ -90,6 +90,13 @@ func freshList(t *testing.T, client lofamov1.FaultSupervisorClient, req *lofamov
 		func(l *lofamov1.ListNodesResponse) bool { return !l.GetCluster().GetStale() })
 }
 
+// freshEvents returns a list of events that is not stale.
+func freshEvents(t *testing.T, client lofamov1.FaultSupervisorClient, req *lofamov1.ListEventsRequest) *lofamov1.ListEventsResponse {
+	t.Helper()
+	return fresh(t, func() (*lofamov1.ListEventsResponse, error) { return client.ListEvents(t.Context(), req) },
+		func(l *lofamov1.ListEventsResponse) bool { return !l.GetCluster().GetStale() })
+}
+
 // freshExplanation returns an explanation of the leader.
 func freshExplanation(t *testing.T, client lofamov1.FaultSupervisorClient, req *lofamov1.ExplainRequest) *lofamov1.ExplainResponse {
 	t.Helper()
@@ -158,10 +165,7 @@ func TestStoppedLeaderLosesNoEvent(t *testing.T) {
 		next := c.AwaitLeader(t, follower, (leader+2)%3)
 		t.Logf("%s stopped and %s led within %v", c.Configs[leader].ID, c.Configs[next].ID, time.Since(start))
 	})
-	list, err := client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := freshEvents(t, client, &lofamov1.ListEventsRequest{})
 	c.CheckStorm(t, "list", list.GetEvents())
 	if t.Failed() {
 		for _, ev := range list.GetEvents() {

@@ -117,9 +117,11 @@ func TestReadsAtAnyReplica(t *testing.T) {
 		if x.GetRule() == "" || len(x.GetUntil()) == 0 {
 			t.Errorf("explained at replica %d: %v", i, x)
 		}
-		h, err := clients[i].GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Node: "0,1,0", Component: "temperature"})
-		if err != nil || len(h.GetEvents()) == 0 || len(h.GetTimeIn()) != 4 || h.GetTimeIn()[2].GetTimes() != 1 {
-			t.Errorf("history at replica %d: %v, %v", i, h, err)
+		h := fresh(t, func() (*lofamov1.GetHistoryResponse, error) {
+			return clients[i].GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Node: "0,1,0", Component: "temperature"})
+		}, func(h *lofamov1.GetHistoryResponse) bool { return !h.GetCluster().GetStale() })
+		if len(h.GetEvents()) == 0 || len(h.GetTimeIn()) != 4 || h.GetTimeIn()[2].GetTimes() != 1 {
+			t.Errorf("history at replica %d: %v", i, h)
 		}
 	}
 }

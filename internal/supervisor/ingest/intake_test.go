@@ -300,7 +300,7 @@ func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 		in(eth0, []byte("x"))
 		in(eth0, []byte("x"))
 		if b := r.intake.Behind(); b == 0 {
-			t.Error("a node's datagram was dropped, and nobody is told")
+			t.Error("the intake dropped a node's datagram, and Behind returns 0")
 		}
 		if lost != 2 {
 			t.Errorf("%d losses noted, want those of two datagrams", lost)

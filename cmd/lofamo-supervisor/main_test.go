@@ -99,12 +99,7 @@ func TestKilledLeaderLosesNoAcknowledgedReport(t *testing.T) {
 		next := c.AwaitLeader(t, follower, other)
 		t.Logf("%s was killed, %s led within %v", c.Configs[leader].ID, c.Configs[next].ID, time.Since(start))
 	})
-	var list *lofamov1.ListEventsResponse
-	supervisortest.Eventually(t, "a list that is not stale", func() bool { // a busy replica may hear its quorum late, and then says so
-		var err error
-		list, err = client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
-		return err == nil && !list.GetCluster().GetStale()
-	})
+	list := supervisortest.Fresh(t, client.ListEvents, &lofamov1.ListEventsRequest{})
 	c.CheckStorm(t, "list", list.GetEvents())
 	var watched []*lofamov1.Event
 	for len(watched) < len(list.GetEvents()) {

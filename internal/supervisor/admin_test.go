@@ -105,7 +105,7 @@ func TestReplacedReplicaLosesNoReport(t *testing.T) {
 	stop(t, sups[leader])
 	sups[leader] = nil
 	next := c.AwaitLeader(t, lost, asked)
-	events := freshEvents(t, c.Client(t, c.Configs[lost].GRPC), &lofamov1.ListEventsRequest{})
+	events := supervisortest.Fresh(t, c.Client(t, c.Configs[lost].GRPC).ListEvents, &lofamov1.ListEventsRequest{})
 	c.CheckStorm(t, "led by "+c.Configs[next].ID, events.GetEvents())
 	sups[lost] = nil // start's cleanup stops it
 }

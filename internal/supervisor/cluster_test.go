@@ -62,46 +62,15 @@ func threeLogging(t *testing.T, o supervisortest.Options, logger func() *slog.Lo
 	return c, sups, c.AwaitLeader(t)
 }
 
-// fresh repeats a read until the answer is the leader's. A replica on a busy machine may not hear the leader in time, and then answers from
-// its copy.
-func fresh[R any](t *testing.T, read func() (R, error), isFresh func(R) bool) (answer R) {
-	t.Helper()
-	supervisortest.Eventually(t, "an answer of the leader", func() bool {
-		var err error
-		answer, err = read()
-		return err == nil && isFresh(answer)
-	})
-	return answer
-}
-
 // freshNode returns a node whose age the leader knows.
-func freshNode(t *testing.T, client lofamov1.FaultSupervisorClient, node string) *lofamov1.Node {
+func freshNode(t *testing.T, client lofamov1.FaultSupervisorClient, node string) (n *lofamov1.Node) {
 	t.Helper()
-	return fresh(t, func() (*lofamov1.Node, error) {
-		return client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: node})
-	},
-		func(n *lofamov1.Node) bool { return n.GetAge() != nil })
-}
-
-// freshList returns a list of nodes that is not stale.
-func freshList(t *testing.T, client lofamov1.FaultSupervisorClient, req *lofamov1.ListNodesRequest) *lofamov1.ListNodesResponse {
-	t.Helper()
-	return fresh(t, func() (*lofamov1.ListNodesResponse, error) { return client.ListNodes(t.Context(), req) },
-		func(l *lofamov1.ListNodesResponse) bool { return !l.GetCluster().GetStale() })
-}
-
-// freshEvents returns a list of events that is not stale.
-func freshEvents(t *testing.T, client lofamov1.FaultSupervisorClient, req *lofamov1.ListEventsRequest) *lofamov1.ListEventsResponse {
-	t.Helper()
-	return fresh(t, func() (*lofamov1.ListEventsResponse, error) { return client.ListEvents(t.Context(), req) },
-		func(l *lofamov1.ListEventsResponse) bool { return !l.GetCluster().GetStale() })
-}
-
-// freshExplanation returns an explanation of the leader.
-func freshExplanation(t *testing.T, client lofamov1.FaultSupervisorClient, req *lofamov1.ExplainRequest) *lofamov1.ExplainResponse {
-	t.Helper()
-	return fresh(t, func() (*lofamov1.ExplainResponse, error) { return client.Explain(t.Context(), req) },
-		func(x *lofamov1.ExplainResponse) bool { return !x.GetCluster().GetStale() })
+	supervisortest.Eventually(t, "the leader's answer about "+node, func() bool {
+		var err error
+		n, err = client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: node})
+		return err == nil && n.GetAge() != nil
+	})
+	return n
 }
 
 func TestAnyReplicaServes(t *testing.T) {
@@ -130,7 +99,7 @@ func TestAnyReplicaServes(t *testing.T) {
 	}
 	// The follower asks the leader, which alone knows ages.
 	freshNode(t, client, "0,1,0")
-	list := freshList(t, client, &lofamov1.ListNodesRequest{})
+	list := supervisortest.Fresh(t, client.ListNodes, &lofamov1.ListNodesRequest{})
 	if len(list.GetNodes()) != 4 || list.GetCluster().GetLeader() != c.Configs[leader].ID {
 		t.Errorf("list %v", list)
 	}
@@ -165,7 +134,7 @@ func TestStoppedLeaderLosesNoEvent(t *testing.T) {
 		next := c.AwaitLeader(t, follower, (leader+2)%3)
 		t.Logf("%s stopped and %s led within %v", c.Configs[leader].ID, c.Configs[next].ID, time.Since(start))
 	})
-	list := freshEvents(t, client, &lofamov1.ListEventsRequest{})
+	list := supervisortest.Fresh(t, client.ListEvents, &lofamov1.ListEventsRequest{})
 	c.CheckStorm(t, "list", list.GetEvents())
 	if t.Failed() {
 		for _, ev := range list.GetEvents() {
@@ -177,7 +146,7 @@ func TestStoppedLeaderLosesNoEvent(t *testing.T) {
 		watched = append(watched, nextEvents(t, events).GetEvents()...)
 	}
 	c.CheckStorm(t, "watch", watched)
-	nodes := freshList(t, client, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_SICK}})
+	nodes := supervisortest.Fresh(t, client.ListNodes, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_SICK}})
 	if len(nodes.GetNodes()) != 4 {
 		t.Errorf("sick nodes after the change of leader: %v", nodes)
 	}

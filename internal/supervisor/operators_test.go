@@ -84,7 +84,7 @@ func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
 		if now := topologyOf(t, client); !proto.Equal(now, done.GetTopology()) {
 			t.Errorf("replica %d has %v", i, now)
 		}
-		list := freshList(t, client, &lofamov1.ListNodesRequest{LabelSelector: "rack=r1"})
+		list := supervisortest.Fresh(t, client.ListNodes, &lofamov1.ListNodesRequest{LabelSelector: "rack=r1"})
 		if len(list.GetNodes()) != 1 || list.GetNodes()[0].GetId() != "n1-0-0" {
 			t.Errorf("replica %d lists %v", i, list)
 		}
@@ -289,10 +289,10 @@ func TestTopologyAndMarksSurvive(t *testing.T) {
 	if now := topologyOf(t, operator); !proto.Equal(now, second.GetTopology()) {
 		t.Errorf("after the restart the topology is %v, want %v", now, second.GetTopology())
 	}
-	nodes := freshList(t, operator, &lofamov1.ListNodesRequest{}).GetNodes()
-	kept := nodes[slices.IndexFunc(nodes, func(n *lofamov1.Node) bool { return n.GetId() == "n0-0-0" })].GetMaintenance()
-	if kept.GetReason() != "new fan" || kept.GetBy() != "operator/someone" {
-		t.Errorf("after the restart: %v", kept)
+	marked := supervisortest.Fresh(t, operator.ListNodes, &lofamov1.ListNodesRequest{FieldSelector: "maintenance=true"}).GetNodes()
+	if len(marked) != 1 || marked[0].GetId() != "n0-0-0" || marked[0].GetMaintenance().GetReason() != "new fan" ||
+		marked[0].GetMaintenance().GetBy() != "operator/someone" {
+		t.Errorf("after the restart: %v", marked)
 	}
 	// A removed node loses its mark.
 	to := topologyOf(t, operator)

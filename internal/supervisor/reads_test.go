@@ -38,7 +38,7 @@ func TestReadsAtAnyReplica(t *testing.T) {
 	var got []string
 	var revision uint64
 	for n := 0; ; n++ {
-		page := freshList(t, clients[followers[n%2]], req)
+		page := supervisortest.Fresh(t, clients[followers[n%2]].ListNodes, req)
 		if revision == 0 {
 			revision = page.GetRevision()
 			report("n1-1-0", leader, fault.Sick)
@@ -85,7 +85,7 @@ func TestReadsAtAnyReplica(t *testing.T) {
 			}
 		})
 	}
-	page := freshList(t, clients[followers[0]], &lofamov1.ListNodesRequest{Limit: 1})
+	page := supervisortest.Fresh(t, clients[followers[0]].ListNodes, &lofamov1.ListNodesRequest{Limit: 1})
 	report("n1-0-0", followers[0], fault.Sick) // the next leader begins with this map, and never has that of the page
 	stop(t, sups[leader])
 	c.AwaitLeader(t, followers...)
@@ -107,19 +107,15 @@ func TestReadsAtAnyReplica(t *testing.T) {
 				t.Errorf("resumed at replica %d: %v, want %s", i, ev, want)
 			}
 		}
-		sum := fresh(t, func() (*lofamov1.GetSummaryResponse, error) {
-			return clients[i].GetSummary(t.Context(), &lofamov1.GetSummaryRequest{By: []string{"dimension/X"}})
-		}, func(sum *lofamov1.GetSummaryResponse) bool { return !sum.GetCluster().GetStale() })
+		sum := supervisortest.Fresh(t, clients[i].GetSummary, &lofamov1.GetSummaryRequest{By: []string{"dimension/X"}})
 		if len(sum.GetBy()) != 2 {
 			t.Errorf("summary at replica %d: %v", i, sum)
 		}
-		x := freshExplanation(t, clients[i], &lofamov1.ExplainRequest{Node: "0,1,0", Component: "temperature"})
+		x := supervisortest.Fresh(t, clients[i].Explain, &lofamov1.ExplainRequest{Node: "0,1,0", Component: "temperature"})
 		if x.GetRule() == "" || len(x.GetUntil()) == 0 {
 			t.Errorf("explained at replica %d: %v", i, x)
 		}
-		h := fresh(t, func() (*lofamov1.GetHistoryResponse, error) {
-			return clients[i].GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Node: "0,1,0", Component: "temperature"})
-		}, func(h *lofamov1.GetHistoryResponse) bool { return !h.GetCluster().GetStale() })
+		h := supervisortest.Fresh(t, clients[i].GetHistory, &lofamov1.GetHistoryRequest{Node: "0,1,0", Component: "temperature"})
 		if len(h.GetEvents()) == 0 || len(h.GetTimeIn()) != 4 || h.GetTimeIn()[2].GetTimes() != 1 {
 			t.Errorf("history at replica %d: %v", i, h)
 		}

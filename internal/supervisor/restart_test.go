@@ -14,7 +14,7 @@ import (
 // committed returns the committed part of a list of nodes, without current evidence.
 func committed(t *testing.T, c *supervisortest.Cluster, replica int) map[string]*lofamov1.Node {
 	t.Helper()
-	list := freshList(t, c.Client(t, c.Configs[replica].GRPC), &lofamov1.ListNodesRequest{})
+	list := supervisortest.Fresh(t, c.Client(t, c.Configs[replica].GRPC).ListNodes, &lofamov1.ListNodesRequest{})
 	out := make(map[string]*lofamov1.Node)
 	for _, n := range list.GetNodes() {
 		out[n.GetId()] = n

@@ -86,7 +86,7 @@ func TestFullStoreKeepsReportsWithSenders(t *testing.T) {
 	digest, b := a.Report(t, fault.HalfHost, true)
 	a.Send(t, cfg.Report, b)
 	a.Await(t, digest, lofamov1.Ack_RECEIVED)
-	list := freshList(t, client, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_FAILED}})
+	list := supervisortest.Fresh(t, client.ListNodes, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_FAILED}})
 	if len(list.GetNodes()) > 0 {
 		t.Errorf("while the store is full: %v", list)
 	}

@@ -78,7 +78,7 @@ spec:
 	if off.GetState() != lofamov1.State_NORMAL && off.GetState() != lofamov1.State_UNKNOWN {
 		t.Errorf("%v: a controller has changed the map", off)
 	}
-	x := freshExplanation(t, client, &lofamov1.ExplainRequest{Node: "n0-0-0"})
+	x := supervisortest.Fresh(t, client.Explain, &lofamov1.ExplainRequest{Node: "n0-0-0"})
 	because := strings.Join(x.GetBecause(), "\n")
 	for _, want := range []string{"outside evidence, not a verdict: management controller: powered on for ", ", hardware critical",
 		"event log (its own clock): 2026-03-01T11:00:00Z Critical: DIMM A1 has uncorrectable errors"} {

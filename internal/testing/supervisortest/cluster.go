@@ -4,6 +4,7 @@
 package supervisortest
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
@@ -316,6 +317,19 @@ func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
 		return true
 	})
 	return leader
+}
+
+// Fresh repeats a read, such as client.ListNodes, until its answer is not stale. A replica on a busy machine may not hear the leader in
+// time, and then answers from its copy.
+func Fresh[Q any, A interface{ GetCluster() *lofamov1.ClusterInfo }](t testing.TB,
+	read func(context.Context, Q, ...grpc.CallOption) (A, error), req Q) (answer A) {
+	t.Helper()
+	Eventually(t, "an answer that is not stale", func() bool {
+		var err error
+		answer, err = read(t.Context(), req)
+		return err == nil && !answer.GetCluster().GetStale()
+	})
+	return answer
 }
 
 // Eventually polls until the condition holds.

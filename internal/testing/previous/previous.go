@@ -12,7 +12,7 @@ import (
 )
 
 // Commit is version N-1.
-const Commit = "ec91731a3ee1b9153c2280795b4c10bbbaef1418"
+const Commit = "8e57e194131f48e9a144c973d18c47c17f382043"
 
 // Build writes the source of version N-1 below dir and builds the given programs there. It returns the directories of the source and of the
 // programs. root is the root directory of this version. Without the Git history (a shallow clone, an archive), Build skips the test, but

@@ -212,7 +212,11 @@ func (s *Server) readEvents(ctx context.Context, begin, end uint64) (first uint6
 func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, error) {
 	var out []*lofamov1.Event // newest first
 	for end := b.Next; end > b.Oldest && len(out) < limit; {
-		begin := max(b.Oldest, end-min(end, eventPage))
+		page := uint64(eventPage)
+		if keep == nil {
+			page = min(page, uint64(limit-len(out)))
+		}
+		begin := max(b.Oldest, end-min(end, page))
 		first, events, err := s.readEvents(ctx, begin, end)
 		if err != nil {
 			return nil, err

@@ -42,8 +42,14 @@ func (s *Etcd) Bounds(ctx context.Context) (Bounds, error) {
 // EventsFrom returns at most limit events of the replica's own copy, oldest first, starting with a number. first is
 // the number of the first one: it is larger than requested if older events are no longer kept.
 func (s *Etcd) EventsFrom(ctx context.Context, number uint64, limit int) (first uint64, events []*lofamov1.Event, err error) {
-	resp, err := s.c.Get(ctx, eventKey(number), clientv3.WithRange(clientv3.GetPrefixRangeEnd(keyEvents)),
-		clientv3.WithSerializable(), clientv3.WithLimit(int64(limit)))
+	read := func(end string) (*clientv3.GetResponse, error) {
+		return s.c.Get(ctx, eventKey(number), clientv3.WithRange(end), clientv3.WithSerializable(), clientv3.WithLimit(int64(limit)))
+	}
+	// etcd counts all keys of a range, also those beyond the limit. So the range has no more keys than are wanted.
+	resp, err := read(eventKey(number + uint64(limit)))
+	if err == nil && (len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) != eventKey(number)) {
+		resp, err = read(clientv3.GetPrefixRangeEnd(keyEvents)) // no longer kept, or beyond the last
+	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("read events from the store, number %d on: %w", number, err)
 	}

@@ -35,7 +35,7 @@ type led struct {
 	w store.Committer
 }
 
-func lead(t *testing.T) led {
+func lead(t testing.TB) led {
 	t.Helper()
 	c := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	s := store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps})

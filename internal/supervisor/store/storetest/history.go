@@ -33,6 +33,7 @@ func testHistory(t *testing.T, h Harness) {
 		first, last uint64
 	}{
 		{1, 3, b.Oldest, b.Oldest + 2},
+		{b.Oldest - 1, 3, b.Oldest, b.Oldest + 2},
 		{b.Oldest, 1, b.Oldest, b.Oldest},
 		{total - 4, 10, total - 4, total},
 		{total - 4, 2, total - 4, total - 3},

@@ -99,15 +99,16 @@ func steady(ctx context.Context, o options, f *fleet.Fleet, wait time.Duration) 
 
 // largeMap measures a large map: its memory, its queries, and how a change reaches many watchers.
 func largeMap(ctx context.Context, o options) error {
-	sizes, watchers, changes := []grid.Dims{cube(10), {X: 30, Y: 20, Z: 20}, {X: 40, Y: 40, Z: 20}, {X: 50, Y: 50, Z: 40}}, 1000, 200
+	sizes, fan := []grid.Dims{cube(10), {X: 30, Y: 20, Z: 20}, {X: 40, Y: 40, Z: 20}, {X: 50, Y: 50, Z: 40}}, fanning{1000, 200, 20 * time.Second}
 	if o.short {
-		sizes, watchers, changes = []grid.Dims{cube(6)}, 20, 20
+		sizes, fan = []grid.Dims{cube(6)}, fanning{20, 20, 2 * time.Second}
 	}
 	o.out.f("\n### A large map\n\n*Not normal*: `ListNodes` with `not_normal`, asked of the leader by one client over its connection; one "+
 		"node in a hundred is SICK, pages of 500. *Fan-out*: %d watchers on 20 connections to one replica; one change every 50 ms, from the "+
-		"sending of its report to the receipt by each watcher, and from the first receipt to each.\n\n", watchers)
-	o.out.f("| nodes | leader's memory | others | first digests of all | not normal | median | p99 | summary median | p99 | watch median | " +
-		"p99 | behind the first, p99 |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
+		"sending of its report to the receipt by each watcher, and from the first receipt to each. *All watch*: from the first connection until all "+
+		"have received the first change. *Idle watchers*: processor time of that replica while they all wait for %v.\n\n", fan.watchers, fan.idle)
+	o.out.f("| nodes | leader's memory | others | first digests of all | not normal | median | p99 | summary median | p99 | all watch | " +
+		"watch median | p99 | behind the first, p99 | idle watchers |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, d := range sizes {
 		if !o.rows.want(d.String()) {
 			continue
@@ -115,7 +116,7 @@ func largeMap(ctx context.Context, o options) error {
 		err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute),
 			Adjust: func(c *config.Supervisor) { c.Etcd.QuotaBytes = largeQuota }},
 			func(f *fleet.Fleet) error {
-				return oneMap(ctx, o, f, watchers, changes)
+				return oneMap(ctx, o, f, fan)
 			})
 		if err != nil {
 			return fmt.Errorf("%s: %w", d, err)
@@ -127,7 +128,7 @@ func largeMap(ctx context.Context, o options) error {
 // largeQuota is the store's quota for large maps: 100,000 nodes that start within minutes commit two million first states.
 const largeQuota = 4 << 30
 
-func oneMap(ctx context.Context, o options, f *fleet.Fleet, watchers, changes int) error {
+func oneMap(ctx context.Context, o options, f *fleet.Fleet, fan fanning) error {
 	begun := time.Now()
 	if err := everybodySpeaks(ctx, f); err != nil {
 		return err
@@ -177,7 +178,7 @@ func oneMap(ctx context.Context, o options, f *fleet.Fleet, watchers, changes in
 	if err != nil {
 		return err
 	}
-	end, behind, err := fanOut(ctx, f, leader, watchers, changes)
+	out, err := fanOut(ctx, f, leader, fan)
 	if err != nil {
 		return err
 	}
@@ -187,10 +188,24 @@ func oneMap(ctx context.Context, o options, f *fleet.Fleet, watchers, changes in
 			others = max(others, u.Resident)
 		}
 	}
-	o.out.f("| %d | %d MB | %d MB | %.1f s | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.1f ms | %.1f ms | %.1f ms |\n",
+	o.out.f("| %d | %d MB | %d MB | %.1f s | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.1f s | %.1f ms | %.1f ms | %.1f ms | %.2f cores |\n",
 		len(f.Nodes()), each[leader].Resident>>20, others>>20, spoke.Seconds(),
-		found, ms(list.Median()), ms(list.P99()), ms(summary.Median()), ms(summary.P99()), ms(end.Median()), ms(end.P99()), ms(behind.P99()))
+		found, ms(list.Median()), ms(list.P99()), ms(summary.Median()), ms(summary.P99()),
+		out.begin.Seconds(), ms(out.end.Median()), ms(out.end.P99()), ms(out.late.P99()), out.idle)
 	return nil
+}
+
+// fanning is how many watch, the changes they get, and how long they then wait without one.
+type fanning struct {
+	watchers, changes int
+	idle              time.Duration
+}
+
+// fanned is what many watchers saw and cost.
+type fanned struct {
+	begin     time.Duration // until all watched
+	end, late measure.Latencies
+	idle      float64 // processor time of the replica while nothing changed, in cores
 }
 
 // receipts are when each watcher received each change, by the change's number.
@@ -204,8 +219,8 @@ type receipts struct {
 	more  chan struct{}
 }
 
-// fanOut lets many watch and makes one change after the other.
-func fanOut(ctx context.Context, f *fleet.Fleet, replica, watchers, changes int) (end, behind measure.Latencies, err error) {
+// fanOut lets many watch, makes one change after the other, and then none.
+func fanOut(ctx context.Context, f *fleet.Fleet, replica int, fan fanning) (out fanned, err error) {
 	const connections = 20
 	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -213,18 +228,19 @@ func fanOut(ctx context.Context, f *fleet.Fleet, replica, watchers, changes int)
 	defer stop()
 	now, err := f.Client().ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	r := &receipts{first: make(map[uint64]time.Time), more: make(chan struct{}, 1)}
 	node := f.Nodes()[1]
 	broken := make(chan error, 1) // why a watch ended
+	begun := time.Now()
 	for i := range connections {
 		c, err := f.ClientOf(replica, fmt.Sprintf("watcher-%d", i))
 		if err != nil {
-			return nil, nil, err
+			return out, err
 		}
 		defer func() { _ = c.Close() }()
-		for range watchers / connections {
+		for range fan.watchers / connections {
 			wg.Go(func() {
 				err := c.Watch(ctx, client.WatchOptions{After: now.GetRevision()}, func(w *lofamov1.WatchResponse) error {
 					r.note(w, string(node.ID()))
@@ -237,25 +253,43 @@ func fanOut(ctx context.Context, f *fleet.Fleet, replica, watchers, changes int)
 			})
 		}
 	}
-	all := watchers / connections * connections
-	for i := range changes + 1 { // the first shows that all are there
+	all := fan.watchers / connections * connections
+	for i := range fan.changes + 1 { // the first shows that all are there
 		b, err := node.Changes(1)
 		if err != nil {
-			return nil, nil, err
+			return out, err
 		}
 		r.begin()
 		if err := f.Deliver(ctx, []*fleet.Batch{b}, 1, nil); err != nil {
-			return nil, nil, err
+			return out, err
 		}
 		if err := r.await(ctx, all, broken); err != nil {
-			return nil, nil, fmt.Errorf("change %d: %w", i, err)
+			return out, fmt.Errorf("change %d: %w", i, err)
 		}
 		if i == 0 {
+			out.begin = time.Since(begun)
 			r.forget()
 		}
 		pause(ctx, 50*time.Millisecond)
 	}
-	return r.end, r.late, nil
+	out.end, out.late = r.end, r.late
+	out.idle, err = load(ctx, f, replica, fan.idle)
+	return out, err
+}
+
+// load returns the processor time that a replica uses meanwhile, in cores.
+func load(ctx context.Context, f *fleet.Fleet, replica int, meanwhile time.Duration) (float64, error) {
+	_, before, err := f.Usage()
+	if err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	pause(ctx, meanwhile)
+	_, after, err := f.Usage()
+	if err != nil {
+		return 0, err
+	}
+	return cores(after[replica].CPU-before[replica].CPU, time.Since(begun)), nil
 }
 
 func (r *receipts) note(w *lofamov1.WatchResponse, node string) {

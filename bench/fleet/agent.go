@@ -204,20 +204,21 @@ func (f *Fleet) Remove(a *Agent) {
 	delete(f.agents, a.id)
 }
 
-// leaveReplica gives the agents that report to a replica the next one.
+// leaveReplica gives the nodes that report to a replica the next one, without a session.
 func (f *Fleet) leaveReplica(i int) {
+	next := int32((i + 1) % f.cfg.Replicas)
+	for _, n := range f.nodes {
+		if int(n.target.Load()) == i {
+			n.turnTo(next)
+		}
+	}
 	f.air.Lock()
 	defer f.air.Unlock()
 	for _, a := range f.agents {
-		if int(a.target.Load()) != i {
-			continue
+		if int(a.target.Load()) == i {
+			a.turnTo(next)
+			a.askAt = time.Now()
 		}
-		a.target.Store(int32((i + 1) % f.cfg.Replicas))
-		a.mu.Lock()
-		a.session, a.key = nil, nil
-		a.path++
-		a.mu.Unlock()
-		a.askAt = time.Now()
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/measure"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/cluster"
@@ -96,7 +97,7 @@ func Start(ctx context.Context, cfg Config) (_ *Fleet, err error) {
 		return nil, err
 	}
 	f.stop = f.wire.start()
-	for _, step := range []func(context.Context) error{f.issue, f.configure, f.launch, f.leads, f.connect} {
+	for _, step := range []func(context.Context) error{f.issue, f.configure, f.launch, f.leads, f.Connect} {
 		if err = step(ctx); err != nil {
 			return nil, fmt.Errorf("start a fleet of %s: %w", cfg.Dims, err)
 		}
@@ -355,7 +356,7 @@ func (f *Fleet) StartReplica(i int) error {
 	return nil
 }
 
-// KillReplica kills a supervisor's process. Agents that report to it go to the next one.
+// KillReplica kills a supervisor's process. Nodes that report to it go to the next one: see Connect.
 func (f *Fleet) KillReplica(i int) error {
 	if err := f.procs[i].Process.Kill(); err != nil {
 		return err
@@ -441,24 +442,45 @@ func (f *Fleet) find(id string) *Node {
 const leaderWithin = 30 * time.Second
 
 // Leader returns the number of the replica that leads, as soon as there is one.
-func (f *Fleet) Leader(ctx context.Context) (int, error) {
+func (f *Fleet) Leader(ctx context.Context) (int, error) { return f.Another(ctx, -1) }
+
+// Another returns the number of the replica that leads, as soon as that is another one than old.
+func (f *Fleet) Another(ctx context.Context, old int) (leader int, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, leaderWithin, errors.New("no replica leads"))
 	defer cancel()
+	err = f.supervisors(ctx, func(all []*lofamov1.Supervisor) bool {
+		i := slices.IndexFunc(all, (*lofamov1.Supervisor).GetLeader)
+		if i < 0 {
+			return false
+		}
+		leader = slices.IndexFunc(f.configs, func(c config.Supervisor) bool { return c.ID == all[i].GetId() })
+		return leader >= 0 && leader != old
+	})
+	return leader, err
+}
+
+// Back waits until the others are connected to a replica, and it has a quorum.
+func (f *Fleet) Back(ctx context.Context, replica int) error {
+	return f.supervisors(ctx, func(all []*lofamov1.Supervisor) bool {
+		return slices.ContainsFunc(all, func(s *lofamov1.Supervisor) bool {
+			return s.GetId() == f.configs[replica].ID && s.GetState() == lofamov1.State_NORMAL && s.GetQuorumAge() == nil
+		})
+	})
+}
+
+// supervisors asks for the supervisors until they are as wanted.
+func (f *Fleet) supervisors(ctx context.Context, wanted func([]*lofamov1.Supervisor) bool) error {
 	for {
 		r, err := f.client.ListSupervisors(ctx)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		for i, c := range f.configs {
-			for _, s := range r.GetSupervisors() {
-				if s.GetLeader() && s.GetId() == c.ID {
-					return i, nil
-				}
-			}
+		if wanted(r.GetSupervisors()) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+			return context.Cause(ctx)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

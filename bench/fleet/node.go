@@ -213,6 +213,22 @@ func (n *Node) seal(reports []fault.Report, changes int) (*Batch, error) {
 	return &Batch{node: n, last: reports[len(reports)-1].ID.Seq, count: len(reports), changes: changes, data: data}, nil
 }
 
+// turnTo makes the node report to another replica, with signatures until it has a session with it.
+func (n *Node) turnTo(replica int32) {
+	n.target.Store(replica)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.session, n.key = nil, nil
+	n.path++
+}
+
+// waits reports whether the node lives and has no session.
+func (n *Node) waits() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.session == nil && !n.dead.Load()
+}
+
 // pathRequest signs a REQ with a fresh key.
 func (n *Node) pathRequest(key *ecdh.PrivateKey) ([]byte, error) {
 	n.mu.Lock()

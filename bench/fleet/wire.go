@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +40,6 @@ type wire struct {
 	mu      sync.Mutex
 	pending map[*Node][]*flight // reports on their way
 	settled chan struct{}       // has room for one: something was COMMITTED
-	paths   int                 // exchanges that are complete
 }
 
 // flight is a batch that is not COMMITTED yet.
@@ -182,8 +182,7 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 		return nil
 	}
 	n.mu.Lock()
-	fresh := n.session == nil && n.key != nil && r.GetId() == n.path
-	if fresh {
+	if n.session == nil && n.key != nil && r.GetId() == n.path {
 		secret, err := servicenet.PathExchange{
 			Half: string(n.id) + "/" + fault.HalfHost.String(), Epoch: uint64(n.epoch), ID: r.GetId(),
 			Supervisor: w.f.configs[n.target.Load()].ID, Session: r.GetSession(),
@@ -195,11 +194,6 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 		n.session = servicenet.NewSession(r.GetSession(), secret)
 	}
 	n.mu.Unlock()
-	if fresh {
-		w.mu.Lock()
-		w.paths++
-		w.mu.Unlock()
-	}
 	b, err := n.pathAck()
 	if err != nil {
 		return err
@@ -207,37 +201,37 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 	return w.send(n, from, b)
 }
 
-// connect opens a path for every node. Many at a time: each exchange costs a supervisor a tenth of a
+// Connect opens a path for every living node that has none. Many at a time: each exchange costs a supervisor a tenth of a
 // millisecond.
-func (f *Fleet) connect(ctx context.Context) error {
+func (f *Fleet) Connect(ctx context.Context) error {
 	const atOnce = 64
 	begun := time.Now()
-	for first := 0; first < len(f.nodes); first += atOnce {
-		group := f.nodes[first:min(first+atOnce, len(f.nodes))]
+	waiting := slices.DeleteFunc(slices.Clone(f.nodes), func(n *Node) bool { return !n.waits() })
+	for group := range slices.Chunk(waiting, atOnce) {
 		for {
 			if err := f.ask(group); err != nil {
 				return err
 			}
-			if f.wire.established(first+len(group), 200*time.Millisecond) {
+			if established(group, 200*time.Millisecond) {
 				break
 			}
 			if err := ctx.Err(); err != nil || time.Since(begun) > 5*time.Minute {
-				return fmt.Errorf("paths: only %d of %d nodes have one: %w", first, len(f.nodes), errors.Join(err, context.DeadlineExceeded))
+				return fmt.Errorf("paths: %s and others have none: %w", group[0].id, errors.Join(err, context.DeadlineExceeded))
 			}
 		}
 	}
 	return nil
 }
 
-// ask sends a REQ for every node that has no session yet.
+// ask sends a REQ for every node that waits for a session.
 func (f *Fleet) ask(nodes []*Node) error {
 	for _, n := range nodes {
-		n.mu.Lock()
-		has, key := n.session != nil, n.key
-		n.mu.Unlock()
-		if has {
+		if !n.waits() {
 			continue
 		}
+		n.mu.Lock()
+		key := n.key
+		n.mu.Unlock()
 		if key == nil {
 			var err error
 			if key, err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
@@ -255,14 +249,14 @@ func (f *Fleet) ask(nodes []*Node) error {
 	return nil
 }
 
-// established waits until so many paths are.
-func (w *wire) established(count int, wait time.Duration) bool {
+// established waits until none of the nodes waits for a session.
+func established(nodes []*Node, wait time.Duration) bool {
 	for end := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
-		w.mu.Lock()
-		ok := w.paths >= count
-		w.mu.Unlock()
-		if ok || time.Now().After(end) {
-			return ok
+		if !slices.ContainsFunc(nodes, (*Node).waits) {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 // processes with embedded etcd on this machine's disk.
 func loads() []named {
 	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"enrolment", enrolments}, {"map", largeMap},
-		{"regions", hierarchies}, {"processors", processors}, {"model", model}}
+		{"takeovers", takeovers}, {"regions", hierarchies}, {"processors", processors}, {"model", model}}
 }
 
 // rows selects rows of the sections on load: those whose names contain part.

@@ -99,14 +99,16 @@ func steady(ctx context.Context, o options, f *fleet.Fleet, wait time.Duration) 
 
 // largeMap measures a large map: its memory, its queries, and how a change reaches many watchers.
 func largeMap(ctx context.Context, o options) error {
-	sizes, fan := []grid.Dims{cube(10), {X: 30, Y: 20, Z: 20}, {X: 40, Y: 40, Z: 20}, {X: 50, Y: 50, Z: 40}}, fanning{1000, 200, 20 * time.Second}
+	sizes := []grid.Dims{cube(10), {X: 30, Y: 20, Z: 20}, {X: 40, Y: 40, Z: 20}, {X: 50, Y: 50, Z: 40}}
+	fan := fanning{watchers: 1000, changes: 200, idle: 20 * time.Second}
 	if o.short {
-		sizes, fan = []grid.Dims{cube(6)}, fanning{20, 20, 2 * time.Second}
+		sizes, fan = []grid.Dims{cube(6)}, fanning{watchers: 20, changes: 20, idle: 2 * time.Second}
 	}
 	o.out.f("\n### A large map\n\n*Not normal*: `ListNodes` with `not_normal`, asked of the leader by one client over its connection; one "+
 		"node in a hundred is SICK, pages of 500. *Fan-out*: %d watchers on 20 connections to one replica; one change every 50 ms, from the "+
-		"sending of its report to the receipt by each watcher, and from the first receipt to each. *All watch*: from the first connection until all "+
-		"have received the first change. *Idle watchers*: processor time of that replica while they all wait for %v.\n\n", fan.watchers, fan.idle)
+		"sending of its report to the receipt by each watcher, and from the first receipt to each. *All watch*: from the first connection until "+
+		"all have received the first change. *Idle watchers*: processor time of that replica while they all wait for %v.\n\n",
+		fan.watchers, fan.idle)
 	o.out.f("| nodes | leader's memory | others | first digests of all | not normal | median | p99 | summary median | p99 | all watch | " +
 		"watch median | p99 | behind the first, p99 | idle watchers |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, d := range sizes {
@@ -188,8 +190,8 @@ func oneMap(ctx context.Context, o options, f *fleet.Fleet, fan fanning) error {
 			others = max(others, u.Resident)
 		}
 	}
-	o.out.f("| %d | %d MB | %d MB | %.1f s | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.1f s | %.1f ms | %.1f ms | %.1f ms | %.2f cores |\n",
-		len(f.Nodes()), each[leader].Resident>>20, others>>20, spoke.Seconds(),
+	o.out.f("| %d | %d MB | %d MB | %.1f s | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.1f s | %.1f ms | %.1f ms | %.1f ms | "+
+		"%.2f cores |\n", len(f.Nodes()), each[leader].Resident>>20, others>>20, spoke.Seconds(),
 		found, ms(list.Median()), ms(list.P99()), ms(summary.Median()), ms(summary.P99()),
 		out.begin.Seconds(), ms(out.end.Median()), ms(out.end.P99()), ms(out.late.P99()), out.idle)
 	return nil

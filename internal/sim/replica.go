@@ -90,10 +90,30 @@ func (r *replica) start() {
 	r.w.store.look()
 }
 
+// kill ends the process. In half of the cases its machine works on and refuses connections, so another replica may end its term.
 func (r *replica) kill() {
+	s := r.session
 	r.process.kill()
 	r.session, r.term = nil, nil
 	r.w.store.look()
+	if s != nil && r.w.chance(0.5) {
+		r.gone(s.rev, r.w.now.Add(dialsFor))
+	}
+}
+
+// gone lets another replica end the term of a killed one, once the store serves it.
+func (r *replica) gone(rev uint64, until time.Time) {
+	r.w.after(r.w.between(0, 2*dialPeriod)+r.w.between(serviceDelayMin, serviceDelayMax), func() {
+		st := r.w.store
+		c := st.leader()
+		switch {
+		case c == nil || c.rev != rev || !r.w.now.Before(until):
+		case slices.ContainsFunc(r.w.replicas, func(o *replica) bool { return o != r && o.up() && o.leader == r.id && st.serves(o) }):
+			st.resign(rev)
+		default:
+			r.gone(rev, until)
+		}
+	})
 }
 
 func (r *replica) stop() {

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Latencies of the store. Those of leases are the ones of internal/supervisor/store; the others are etcd's, as
-// internal/supervisor/embedded sets them.
+// Latencies of the store. Those of leases are the ones of internal/supervisor/store, those of dials of
+// internal/supervisor/replica; the others are etcd's, as internal/supervisor/embedded sets them.
 const (
 	leaseTTL                 = time.Second // of a replica's first lease
 	maxLeaseTTL              = 8 * time.Second
@@ -24,6 +24,8 @@ const (
 	maxAttemptTime           = 16 * time.Second
 	retryMin, retryMax       = 10 * time.Millisecond, 500 * time.Millisecond
 	campaignRetry            = 200 * time.Millisecond
+	dialPeriod               = 20 * time.Millisecond // of a replica that has lost its connection to the leader
+	dialsFor                 = 3 * time.Second
 )
 
 // candidate is one key of the election; the oldest leads. It goes with its lease.

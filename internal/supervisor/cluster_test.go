@@ -22,12 +22,20 @@ import (
 // three starts three replicas and returns them with the leader's index.
 func three(t *testing.T, o supervisortest.Options) (*supervisortest.Cluster, []*supervisor.Supervisor, int) {
 	t.Helper()
-	return threeLogging(t, o, func() *slog.Logger { return supervisortest.Logger(t) })
+	return threeWith(t, o, supervisor.PatientLease, func() *slog.Logger { return supervisortest.Logger(t) })
 }
 
 // threeLogging is three with a logger for each replica.
 func threeLogging(t *testing.T, o supervisortest.Options, logger func() *slog.Logger) (*supervisortest.Cluster, []*supervisor.Supervisor,
 	int,
+) {
+	t.Helper()
+	return threeWith(t, o, supervisor.PatientLease, logger)
+}
+
+// threeWith is three with another lease and a logger for each replica.
+func threeWith(t *testing.T, o supervisortest.Options, lease supervisor.Option, logger func() *slog.Logger) (*supervisortest.Cluster,
+	[]*supervisor.Supervisor, int,
 ) {
 	t.Helper()
 	o.Replicas = 3
@@ -36,7 +44,7 @@ func threeLogging(t *testing.T, o supervisortest.Options, logger func() *slog.Lo
 	var wg sync.WaitGroup
 	for i := range sups {
 		wg.Go(func() {
-			s, err := supervisor.New(c.Configs[i], logger(), supervisor.PatientLease)
+			s, err := supervisor.New(c.Configs[i], logger(), lease)
 			if err == nil {
 				err = s.Start(t.Context())
 			}

@@ -31,6 +31,15 @@ func (s *Supervisor) RenewEvery(d time.Duration) { s.renewEvery = d }
 // A stop without a quorum, which takes a second to give up its lease, may take a minute more.
 func PatientLease(s *Supervisor) { s.leadership.leaseTTL, s.leadership.patience = 10, time.Minute }
 
+// EndlessLease keeps a leader's lease for longer than any test waits.
+func EndlessLease(s *Supervisor) { s.leadership.leaseTTL, s.leadership.patience = 600, time.Minute }
+
+// StopServing ends the replica's gRPC service at once: the kernel then refuses connections to it, as after the death of its process.
+func (s *Supervisor) StopServing() { s.api.grpc.Stop() }
+
+// Leads reports whether this replica leads.
+func (s *Supervisor) Leads() bool { return s.leads() }
+
 // Cert returns the certificate that it signs with.
 func (s *Supervisor) Cert() []byte { return s.signer.Cert() }
 

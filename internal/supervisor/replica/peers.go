@@ -160,10 +160,13 @@ func keep(ctx context.Context, conn *grpc.ClientConn) {
 }
 
 // Conn returns the connection to a replica, or nil.
-func (p *Peers) Conn(id string) *grpc.ClientConn {
+func (p *Peers) Conn(id string) *grpc.ClientConn { return p.peer(id).conn }
+
+// peer returns a replica of the list, or the zero value.
+func (p *Peers) peer(id string) peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.peers[id].conn
+	return p.peers[id]
 }
 
 // Changed returns a channel that is closed when the list of replicas changes.

@@ -140,8 +140,8 @@ func within(ctx context.Context, client *clientv3.Client) *clientv3.Client {
 // Observer follows the election through its replica's etcd.
 type Observer struct {
 	mu      sync.Mutex
-	leader  string
-	changed chan struct{}
+	leader  candidate     // the oldest; zero: none
+	changed chan struct{} // closed and renewed when another replica leads, or none
 }
 
 // NewObserver returns an observer without a leader; Run updates it.
@@ -151,16 +151,24 @@ func NewObserver() *Observer { return &Observer{changed: make(chan struct{})} }
 func (o *Observer) Leader() (id string, changed <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.leader, o.changed
+	return o.leader.id, o.changed
 }
 
-func (o *Observer) set(id string) {
+// Term returns the fence of a replica's term; false: another replica leads, or none.
+func (o *Observer) Term(id string) (Fence, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if id == o.leader {
+	return o.leader.fence, o.leader.id == id && id != ""
+}
+
+func (o *Observer) set(c candidate) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	same := c.id == o.leader.id
+	o.leader = c
+	if same {
 		return
 	}
-	o.leader = id
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
@@ -178,8 +186,13 @@ func (o *Observer) Run(ctx context.Context, c *clientv3.Client) {
 
 // candidate is one key of the election: the oldest leads.
 type candidate struct {
-	id  string
-	rev int64
+	id    string
+	fence Fence
+}
+
+// of returns the candidate of an election key.
+func of(kv *mvccpb.KeyValue) candidate {
+	return candidate{string(kv.Value), Fence{Key: string(kv.Key), Rev: kv.CreateRevision}}
 }
 
 // follow returns when the watch ends.
@@ -193,7 +206,7 @@ func (o *Observer) follow(ctx context.Context, c *clientv3.Client) {
 	}
 	candidates := make(map[string]candidate)
 	for _, kv := range resp.Kvs {
-		candidates[string(kv.Key)] = candidate{string(kv.Value), kv.CreateRevision}
+		candidates[string(kv.Key)] = of(kv)
 	}
 	o.set(oldest(candidates))
 	watching := clientv3.WithRequireLeader(ctx) // unlike the read, which serves a replica without a quorum
@@ -205,19 +218,29 @@ func (o *Observer) follow(ctx context.Context, c *clientv3.Client) {
 			if ev.Type == mvccpb.Event_DELETE {
 				delete(candidates, string(ev.Kv.Key))
 			} else {
-				candidates[string(ev.Kv.Key)] = candidate{string(ev.Kv.Value), ev.Kv.CreateRevision}
+				candidates[string(ev.Kv.Key)] = of(ev.Kv)
 			}
 		}
 		o.set(oldest(candidates))
 	}
 }
 
-func oldest(candidates map[string]candidate) string {
-	var best candidate
+func oldest(candidates map[string]candidate) (best candidate) {
 	for _, c := range candidates {
-		if best.rev == 0 || c.rev < best.rev {
+		if best.fence.Rev == 0 || c.fence.Rev < best.fence.Rev {
 			best = c
 		}
 	}
-	return best.id
+	return best
+}
+
+// EndTerm deletes the election key of a term, so that the next candidate leads. The caller knows that the term's leader is gone. A leader
+// that works all the same loses no more than the lead: the store refuses its commits, and it campaigns again. If the term has already
+// ended, EndTerm does nothing.
+func (s *Etcd) EndTerm(ctx context.Context, f Fence) error {
+	_, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(f.Key), "=", f.Rev)).Then(clientv3.OpDelete(f.Key)).Commit()
+	if err != nil {
+		return fmt.Errorf("end term %d: %w", f.Rev, err)
+	}
+	return nil
 }

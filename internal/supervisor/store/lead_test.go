@@ -127,6 +127,49 @@ func TestOneCandidateLeadsAtATime(t *testing.T) {
 	follows("")
 }
 
+// TestEndedTermLetsTheNextCandidateLead: EndTerm ends the term of its fence, although the leader's lease lives, and no other term.
+func TestEndedTermLetsTheNextCandidateLead(t *testing.T) {
+	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	observer := store.NewObserver()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { observer.Run(ctx, client) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	observed := func(id string, want store.Fence) {
+		t.Helper()
+		supervisortest.Eventually(t, "the observer to see the term of "+id, func() bool {
+			f, leads := observer.Term(id)
+			return leads && f == want
+		})
+	}
+	a := campaign(t, client, "a", patient)
+	first := await(t, "a to lead", a.began)
+	observed("a", first)
+	b := campaign(t, client, "b", patient)
+	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
+		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
+		return err == nil && len(resp.Kvs) == 2
+	})
+	s := store.NewEtcd(client, store.Options{})
+	if err := s.EndTerm(t.Context(), store.Fence{Key: first.Key, Rev: first.Rev - 1}); err != nil || !leads(t, client, first) {
+		t.Fatalf("the end of an earlier term: %v; the present term leads: %v", err, leads(t, client, first))
+	}
+	if err := s.EndTerm(t.Context(), first); err != nil || leads(t, client, first) {
+		t.Fatalf("the end of the term: %v; it leads: %v", err, leads(t, client, first))
+	}
+	second := await(t, "b to lead", b.began)
+	observed("b", second)
+	if _, leads := observer.Term("a"); leads {
+		t.Error("the observer still sees a's term")
+	}
+	if err := s.EndTerm(t.Context(), first); err != nil || !leads(t, client, second) {
+		t.Errorf("a term ended twice: %v; the next term leads: %v", err, leads(t, client, second))
+	}
+}
+
 // quorumless is a client that can lose its quorum: after that, a write waits until the context of its call ends.
 type quorumless struct {
 	clientv3.KV

@@ -12,8 +12,9 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// LeaseTTL is the shortest time to live of an election lease, in seconds. After a leader dies, no replica leads until its lease ends.
-// Raft's election and its grace period for leases add to that. 1 s is the shortest that an etcd with an election timeout of 500 ms grants.
+// LeaseTTL is the shortest time to live of an election lease, in seconds. After a leader has fallen silent, no replica leads until its
+// lease ends. Raft's election and its grace period for leases add to that. 1 s is the shortest that an etcd with an election timeout of
+// 500 ms grants.
 const LeaseTTL = 1
 
 // maxLeaseTTL is the longest time to live of an election lease, in seconds.

@@ -1,0 +1,158 @@
+package replica
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lofamo/lofamo/internal/testing/freeport"
+)
+
+// service is the gRPC service of a replica.
+type service struct {
+	net.Listener
+	*grpc.Server
+
+	mu    sync.Mutex
+	conns []net.Conn // accepted
+}
+
+// serve starts a service, and returns it with peers that have a connection to it as s1.
+func serve(t *testing.T) (*service, *Peers) {
+	t.Helper()
+	ln, err := net.Listen("tcp", freeport.Addr(t).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &service{Listener: ln, Server: grpc.NewServer()}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(s) }()
+	p := peersOf(t, ln.Addr().String())
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return s, p
+}
+
+// peersOf returns peers that keep one connection to an address, as s1.
+func peersOf(t *testing.T, addr string) *Peers {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Peers{peers: map[string]peer{"s1": {addr, conn}}, changed: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { p.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func (s *service) Accept() (net.Conn, error) {
+	c, err := s.Listener.Accept()
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.conns = append(s.conns, c)
+	}
+	return c, err
+}
+
+// cut closes all connections, and returns their number.
+func (s *service) cut() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.conns {
+		_ = c.Close()
+	}
+	return len(s.conns)
+}
+
+// accepted returns the number of connections so far.
+func (s *service) accepted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// watching starts Gone for s1, and returns its answer.
+func watching(ctx context.Context, p *Peers) <-chan bool {
+	gone := make(chan bool, 1)
+	go func() { gone <- p.Gone(ctx, "s1") }()
+	return gone
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+// TestReplicaIsGoneWhenItsKernelRefuses: a replica that accepts another connection after the loss of one is not gone. It is gone once
+// nothing listens at its address.
+func TestReplicaIsGoneWhenItsKernelRefuses(t *testing.T) {
+	s, p := serve(t)
+	gone := watching(t.Context(), p)
+	ready := func() bool { return p.Conn("s1").GetState() == connectivity.Ready }
+	eventually(t, "a connection", ready)
+	cut := s.cut()
+	eventually(t, "another connection", func() bool { return s.accepted() > cut && ready() })
+	if len(gone) > 0 {
+		t.Fatal("a replica that accepts connections is gone")
+	}
+	s.Stop()
+	select {
+	case is := <-gone:
+		if !is {
+			t.Error("a replica whose service has ended is not gone")
+		}
+	case <-time.After(time.Minute):
+		t.Error("waited a minute for a replica to be gone")
+	}
+}
+
+// TestReplicaThatWasNeverReachedIsNotGone: its kernel refuses connections from the beginning, perhaps because of a firewall.
+func TestReplicaThatWasNeverReachedIsNotGone(t *testing.T) {
+	p := peersOf(t, freeport.Addr(t).String())
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := watching(ctx, p)
+	eventually(t, "the refusal", func() bool { return p.Conn("s1").GetState() == connectivity.TransientFailure })
+	cancel()
+	if <-gone {
+		t.Error("a replica that was never reached is gone")
+	}
+}
+
+// TestReplicaThatWasRemovedIsNotGone: its connection was closed here.
+func TestReplicaThatWasRemovedIsNotGone(t *testing.T) {
+	_, p := serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := watching(ctx, p)
+	eventually(t, "a connection", func() bool { return p.Conn("s1").GetState() == connectivity.Ready })
+	if err := p.Set(nil); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if <-gone {
+		t.Error("a removed replica is gone")
+	}
+}

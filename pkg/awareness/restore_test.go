@@ -158,3 +158,40 @@ func TestNodesThatStartWithTheirLeaderKeepTheirStates(t *testing.T) {
 		}
 	}
 }
+
+// TestReturnCountsUnderAnotherClock: a node has returned shortly before another supervisor begins to lead, whose clock is hours ahead.
+// Until the hold-off is over, no cable is blamed for a silence that began before the return.
+func TestReturnCountsUnderAnotherClock(t *testing.T) {
+	cfg := testConfig(grid.Dims{X: 3, Y: 1, Z: 1})
+	cfg.HoldOff = 2 * time.Second
+	w, err := newWorld(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.run(10 * time.Second) // long after the start of all nodes
+	near, far := w.actor(w.id(0), fault.HalfHost), w.actor(w.id(1), fault.HalfHost)
+	w.say(near, subject{w.id(0), fault.Link(grid.XPlus)}, fault.Failed, fault.KindSilence, 5*time.Second)
+	w.say(far, subject{w.id(1), fault.Link(grid.XMinus)}, fault.Unknown, fault.KindSelf, 0)
+	saved := w.m.Nodes()
+	saved[1].LinksSettle = w.now.Add(time.Second - 3*time.Hour)
+	for i := range saved[0].Components {
+		if c := &saved[0].Components[i]; c.Component == fault.Link(grid.XPlus) {
+			c.State, c.Cause = fault.Failed, fault.CauseNode
+		}
+	}
+	if w.m, err = New(cfg, w.now, saved); err != nil {
+		t.Fatal(err)
+	}
+	w.queue = nil
+	started := w.now
+	w.log = func(at time.Time, out Output) {
+		for _, c := range out.Changes {
+			if _, link := c.Component.LinkDirection(); link && c.Cause == fault.CauseLink {
+				t.Errorf("%s after the takeover, %s %s is %s: %s", at.Sub(started), c.Node, c.Component, c.To, c.Reason)
+			}
+		}
+	}
+	w.wake = w.m.Step(w.now, Tick{}).Wake
+	w.run(2 * time.Second)
+}

@@ -18,8 +18,7 @@ import (
 // a budget (restartBudget). The end of a verdict excuses the report of a node that was away for longer. If both ends report the link
 // FAILED, both reports must be excused.
 
-// LeaderClocks is the largest difference between the clocks of two leaders at which the new leader still recognises a recent return or an
-// announced restart.
+// LeaderClocks is the largest difference between the clocks of two leaders at which the new leader still recognises an announced restart.
 const LeaderClocks = 10 * time.Minute
 
 // lifted returns the latest end of a stop of the node or of a verdict on its DNP half; zero: none.
@@ -97,10 +96,10 @@ func (m *Machine) linksSettle(n *node) time.Time {
 }
 
 // restoreReturn restores a return shortly before this leader's term. It restarts the time that the links have to recover, because the
-// clocks of the two leaders may differ. It ignores a committed time that differs from this leader's clock by more than LeaderClocks.
-// From then on it is as if the host half had just restarted.
+// clocks of the two leaders may differ. The return may also be long ago: then the links have that time once more, at the beginning of the
+// term. From then on it is as if the host half had just restarted.
 func (m *Machine) restoreReturn(n *node, settle time.Time) {
-	if !settle.IsZero() && m.started.Sub(settle).Abs() <= LeaderClocks+m.restartSettles()+m.cfg.HoldOff {
+	if !settle.IsZero() {
 		n.voice(fault.HalfHost).started = m.clock.instant(m.started)
 	}
 }

@@ -204,7 +204,7 @@ func (f *Fleet) Remove(a *Agent) {
 	delete(f.agents, a.id)
 }
 
-// leaveReplica gives the nodes that report to a replica the next one, without a session.
+// leaveReplica moves the nodes and agents of a replica to the next one, and drops their sessions.
 func (f *Fleet) leaveReplica(i int) {
 	next := int32((i + 1) % f.cfg.Replicas)
 	for _, n := range f.nodes {

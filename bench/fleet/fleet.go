@@ -356,7 +356,7 @@ func (f *Fleet) StartReplica(i int) error {
 	return nil
 }
 
-// KillReplica kills a supervisor's process. Nodes that report to it go to the next one: see Connect.
+// KillReplica kills a supervisor's process. Its nodes switch to the next replica, and Connect opens their paths.
 func (f *Fleet) KillReplica(i int) error {
 	if err := f.procs[i].Process.Kill(); err != nil {
 		return err
@@ -444,7 +444,7 @@ const leaderWithin = 30 * time.Second
 // Leader returns the number of the replica that leads, as soon as there is one.
 func (f *Fleet) Leader(ctx context.Context) (int, error) { return f.Another(ctx, -1) }
 
-// Another returns the number of the replica that leads, as soon as that is another one than old.
+// Another waits until a replica other than old leads, and returns its number.
 func (f *Fleet) Another(ctx context.Context, old int) (leader int, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, leaderWithin, errors.New("no replica leads"))
 	defer cancel()
@@ -459,7 +459,7 @@ func (f *Fleet) Another(ctx context.Context, old int) (leader int, err error) {
 	return leader, err
 }
 
-// Back waits until the others are connected to a replica, and it has a quorum.
+// Back waits until the supervisors list a replica as NORMAL and with a quorum.
 func (f *Fleet) Back(ctx context.Context, replica int) error {
 	return f.supervisors(ctx, func(all []*lofamov1.Supervisor) bool {
 		return slices.ContainsFunc(all, func(s *lofamov1.Supervisor) bool {
@@ -468,7 +468,7 @@ func (f *Fleet) Back(ctx context.Context, replica int) error {
 	})
 }
 
-// supervisors asks for the supervisors until they are as wanted.
+// supervisors polls the list of supervisors until wanted accepts it.
 func (f *Fleet) supervisors(ctx context.Context, wanted func([]*lofamov1.Supervisor) bool) error {
 	for {
 		r, err := f.client.ListSupervisors(ctx)

@@ -213,7 +213,7 @@ func (n *Node) seal(reports []fault.Report, changes int) (*Batch, error) {
 	return &Batch{node: n, last: reports[len(reports)-1].ID.Seq, count: len(reports), changes: changes, data: data}, nil
 }
 
-// turnTo makes the node report to another replica, with signatures until it has a session with it.
+// turnTo makes the node report to another replica. Until the node has a session there, it signs its reports.
 func (n *Node) turnTo(replica int32) {
 	n.target.Store(replica)
 	n.mu.Lock()

@@ -201,7 +201,7 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 	return w.send(n, from, b)
 }
 
-// Connect opens a path for every living node that has none. Many at a time: each exchange costs a supervisor a tenth of a
+// Connect opens a path for every living node that has none. It opens many at a time, because each exchange costs a supervisor a tenth of a
 // millisecond.
 func (f *Fleet) Connect(ctx context.Context) error {
 	const atOnce = 64
@@ -216,7 +216,7 @@ func (f *Fleet) Connect(ctx context.Context) error {
 				break
 			}
 			if err := ctx.Err(); err != nil || time.Since(begun) > 5*time.Minute {
-				return fmt.Errorf("paths: %s and others have none: %w", group[0].id, errors.Join(err, context.DeadlineExceeded))
+				return fmt.Errorf("open paths: %s or a later node has no session: %w", group[0].id, errors.Join(err, context.DeadlineExceeded))
 			}
 		}
 	}

@@ -29,6 +29,10 @@ func (r *runner) system(a []string) (done bool, err error) {
 		r.supervisorCut = a[0] == "cut-supervisor"
 	case "kill-supervisor", "stop-supervisor", "continue-supervisor", "start-supervisor", "future-supervisor":
 		return true, r.eachSupervisor(a[1:], func(s *replica) { signalSupervisor(s, a[0]) })
+	case "end-term": // of whoever leads
+		if c := r.store.leader(); c != nil {
+			r.store.resign(c.rev)
+		}
 	case "restart":
 		if at(a, 1) != "all" || at(a, 2) != "supervisors" {
 			return true, fmt.Errorf(`restart: given %q: want "all supervisors"`, strings.Join(a[1:], " "))

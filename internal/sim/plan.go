@@ -223,7 +223,7 @@ func (g *author) ofService() []string {
 
 func (g *author) ofSupervisor() []string {
 	s := g.supervisor()
-	switch g.rnd.IntN(8) {
+	switch g.rnd.IntN(9) {
 	case 0:
 		return lines("kill-supervisor %s\nrun %s\nstart-supervisor s0 s1 s2", s, g.ms(10, 4000))
 	case 1, 2:
@@ -244,6 +244,8 @@ func (g *author) ofSupervisor() []string {
 		return lines("supervisor-cut %s from %s %s", s, g.node(), g.node())
 	case 6:
 		return lines("supervisor-cut s%d from all", g.rnd.IntN(g.supervisors))
+	case 7: // the leader lives
+		return lines("end-term")
 	}
 	return lines("kill-supervisor %s", s)
 }

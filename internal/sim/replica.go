@@ -90,7 +90,7 @@ func (r *replica) start() {
 	r.w.store.look()
 }
 
-// kill ends the process. In half of the cases its machine works on and refuses connections, so another replica may end its term.
+// kill ends the process. In half of the cases the machine survives and its kernel refuses connections, so another replica may end its term.
 func (r *replica) kill() {
 	s := r.session
 	r.process.kill()
@@ -108,7 +108,9 @@ func (r *replica) gone(rev uint64, until time.Time) {
 		c := st.leader()
 		switch {
 		case c == nil || c.rev != rev || !r.w.now.Before(until):
-		case slices.ContainsFunc(r.w.replicas, func(o *replica) bool { return o != r && o.up() && o.leader == r.id && st.serves(o) }):
+		case slices.ContainsFunc(r.w.replicas, func(o *replica) bool {
+			return o != r && o.up() && o.leader == r.id && st.group[o.index] == st.group[r.index] && st.serves(o)
+		}):
 			st.resign(rev)
 		default:
 			r.gone(rev, until)

@@ -51,6 +51,7 @@ import (
 //	kill|stop|continue|start|future-supervisor s0|leader...
 //	restart all supervisors
 //	part-supervisors s0 | s1 s2  cut the network between them; join-supervisors ends this
+//	end-term                                      another supervisor ends the term of the one that leads, which may live
 //	supervisor-cut s0|leader from NODE...|all     the nodes that it sees; supervisor-mend s0 ends this
 //	store ok|full|slow 500ms
 //

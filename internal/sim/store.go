@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Latencies of the store. Those of leases are the ones of internal/supervisor/store, those of dials of
-// internal/supervisor/replica; the others are etcd's, as internal/supervisor/embedded sets them.
+// Latencies of the store. Those of leases match internal/supervisor/store, those of dials
+// internal/supervisor/replica. The others are etcd's, as internal/supervisor/embedded sets them.
 const (
 	leaseTTL                 = time.Second // of a replica's first lease
 	maxLeaseTTL              = 8 * time.Second

@@ -9,7 +9,7 @@ import (
 )
 
 // TestGoneLeaderIsReplacedWithinItsLease: if the kernel refuses connections to the leader, another replica leads, although the leader's
-// lease outlasts the test. The earlier leader still works here, and no longer leads.
+// lease outlasts the test. The process of the earlier leader still runs in this test, but must lose the lead.
 func TestGoneLeaderIsReplacedWithinItsLease(t *testing.T) {
 	t.Parallel()
 	c, sups, leader := threeWith(t, supervisortest.Options{}, supervisor.EndlessLease, func() *slog.Logger { return supervisortest.Logger(t) })

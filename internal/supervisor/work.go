@@ -213,60 +213,6 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 	return err
 }
 
-const (
-	// endsEvery is the shortest time between two terms of others that this replica ends. Somebody who forges refusals of connections can
-	// so do little harm: see replica.Peers.Gone.
-	endsEvery = 10 * time.Second
-	// endTime bounds an attempt to end a term. Without a leader of raft, it waits for the next one.
-	endTime  = time.Second
-	endRetry = 50 * time.Millisecond
-)
-
-// replaceGone ends the term of a leader whose process is gone, until ctx ends: nobody need wait for its election lease. If that process was
-// raft's leader too, the others must elect another one first.
-func (s *Supervisor) replaceGone(ctx context.Context) {
-	var ended time.Time
-	for ctx.Err() == nil {
-		leader, changed := s.store.observer.Leader()
-		term, cancel := context.WithCancel(ctx)
-		go func() {
-			defer cancel()
-			select {
-			case <-changed:
-			case <-term.Done():
-			}
-		}()
-		if leader != "" && leader != s.cfg.ID && s.engine.peers.Gone(term, leader) && (ended.IsZero() || time.Since(ended) >= endsEvery) {
-			ended = time.Now()
-			s.endTerm(term, leader)
-		}
-		<-term.Done()
-		cancel()
-	}
-}
-
-// endTerm ends the term of another replica, if it still leads.
-func (s *Supervisor) endTerm(ctx context.Context, leader string) {
-	for ctx.Err() == nil {
-		fence, leads := s.store.observer.Term(leader)
-		if !leads {
-			return
-		}
-		bounded, cancel := context.WithTimeout(ctx, endTime)
-		err := s.store.EndTerm(bounded, fence)
-		cancel()
-		if err == nil {
-			s.logger.Info("the leader's process is gone: its term is ended", "leader", leader, "term", fence.Rev)
-			return
-		}
-		s.logger.Debug("cannot end the term of a leader that is gone", "err", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(endRetry):
-		}
-	}
-}
-
 // endDeposed ends the term once a quorum confirms that its election key is gone. The key can disappear while its lease lives, for example
 // when an operator deletes it. A term that commits nothing would not notice the loss, so its replica would never campaign again. endDeposed
 // relies on Map to ask a quorum, as readers do. TestLinearizabilityCheckDetectsDefects builds a supervisor whose Map skips the quorum, and

@@ -159,8 +159,8 @@ func TestNodesThatStartWithTheirLeaderKeepTheirStates(t *testing.T) {
 	}
 }
 
-// TestReturnCountsUnderAnotherClock: a node has returned shortly before another supervisor begins to lead, whose clock is hours ahead.
-// Until the hold-off is over, no cable is blamed for a silence that began before the return.
+// TestReturnCountsUnderAnotherClock: a node returns shortly before a takeover, and the new leader's clock is hours ahead. Until the
+// hold-off is over, the leader blames no cable for a silence that began before the return.
 func TestReturnCountsUnderAnotherClock(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 3, Y: 1, Z: 1})
 	cfg.HoldOff = 2 * time.Second

@@ -95,9 +95,8 @@ func (m *Machine) linksSettle(n *node) time.Time {
 	return time.Time{}
 }
 
-// restoreReturn restores a return shortly before this leader's term. It restarts the time that the links have to recover, because the
-// clocks of the two leaders may differ. The return may also be long ago: then the links have that time once more, at the beginning of the
-// term. From then on it is as if the host half had just restarted.
+// restoreReturn restores a node's return under an earlier leader. The clocks of the two leaders may differ, so the time in which the links
+// recover starts again with this leader's term, even after a return long ago. From then on it is as if the host half had just restarted.
 func (m *Machine) restoreReturn(n *node, settle time.Time) {
 	if !settle.IsZero() {
 		n.voice(fault.HalfHost).started = m.clock.instant(m.started)

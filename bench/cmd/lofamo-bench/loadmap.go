@@ -197,13 +197,13 @@ func oneMap(ctx context.Context, o options, f *fleet.Fleet, fan fanning) error {
 	return nil
 }
 
-// fanning is how many watch, the changes they get, and how long they then wait without one.
+// fanning holds the parameters of a fan-out: the watchers, the changes, and the idle time after the last change.
 type fanning struct {
 	watchers, changes int
 	idle              time.Duration
 }
 
-// fanned is what many watchers saw and cost.
+// fanned holds the latencies that the watchers saw, and their cost.
 type fanned struct {
 	begin     time.Duration // until all watched
 	end, late measure.Latencies
@@ -221,7 +221,7 @@ type receipts struct {
 	more  chan struct{}
 }
 
-// fanOut lets many watch, makes one change after the other, and then none.
+// fanOut starts the watchers, makes one change after another, and then measures an idle period.
 func fanOut(ctx context.Context, f *fleet.Fleet, replica int, fan fanning) (out fanned, err error) {
 	const connections = 20
 	ctx, stop := context.WithCancel(ctx)
@@ -279,14 +279,14 @@ func fanOut(ctx context.Context, f *fleet.Fleet, replica int, fan fanning) (out 
 	return out, err
 }
 
-// load returns the processor time that a replica uses meanwhile, in cores.
-func load(ctx context.Context, f *fleet.Fleet, replica int, meanwhile time.Duration) (float64, error) {
+// load returns the average use of the processor by a replica over a period, in cores.
+func load(ctx context.Context, f *fleet.Fleet, replica int, period time.Duration) (float64, error) {
 	_, before, err := f.Usage()
 	if err != nil {
 		return 0, err
 	}
 	begun := time.Now()
-	pause(ctx, meanwhile)
+	pause(ctx, period)
 	_, after, err := f.Usage()
 	if err != nil {
 		return 0, err

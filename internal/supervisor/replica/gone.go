@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"errors"
+	"net"
 	"syscall"
 	"time"
 
@@ -13,17 +14,17 @@ import (
 )
 
 const (
-	// dialPeriod is the pause between two attempts to connect to a replica whose connection was lost.
-	dialPeriod = 20 * time.Millisecond
+	// dialPause is the pause after the first attempt to connect to a replica whose connection was lost. The pauses double.
+	dialPause = 20 * time.Millisecond
 	// dialTime bounds one attempt: a kernel answers within a round trip.
 	dialTime = 200 * time.Millisecond
-	// dialsFor is how long the attempts go on after the loss. Later, an election lease of the shortest time has ended.
+	// dialsFor bounds the attempts after the loss.
 	dialsFor = 3 * time.Second
 )
 
-// Gone waits until the process of a replica is gone, and reports that. It returns false when ctx ends. The process is gone if the replica's
-// open connection has ended and the kernel of its machine refuses another one: no process listens there. A replica that is silent,
-// unreachable from the beginning, or paused is not gone.
+// Gone returns true when the process of a replica is gone, and false when ctx ends. A process is gone if its open connection has ended and
+// the kernel of its machine refuses a new one, because no process listens there. A replica that is silent, unreachable from the beginning,
+// or paused is not gone.
 func (p *Peers) Gone(ctx context.Context, id string) bool {
 	for {
 		changed := p.Changed()
@@ -39,25 +40,48 @@ func (p *Peers) Gone(ctx context.Context, id string) bool {
 	}
 }
 
-// gone is Gone for one connection. It also returns false when the connection is closed here.
+// Refuses reports whether the kernel of a replica's machine refuses connections now.
+func (p *Peers) Refuses(ctx context.Context, id string) bool {
+	peer := p.peer(id)
+	return peer.conn != nil && refused(ctx, peer.addr)
+}
+
+// gone is Gone for one connection. It also returns false when this side closes the connection.
 func (p peer) gone(ctx context.Context) bool {
-	for await(ctx, p.conn, func(s connectivity.State) bool { return s == connectivity.Ready }) &&
-		await(ctx, p.conn, func(s connectivity.State) bool { return s != connectivity.Ready }) {
-		for lost := time.Now(); time.Since(lost) < dialsFor && p.conn.GetState() != connectivity.Ready; {
-			if refuses(ctx, p.addr) {
-				return true
-			}
-			select {
-			case <-time.After(dialPeriod):
-			case <-ctx.Done():
-				return false
-			}
+	ready := func(s connectivity.State) bool { return s == connectivity.Ready }
+	lost := func(s connectivity.State) bool { return s != connectivity.Ready }
+	for await(ctx, p.conn, lost) {
+		if p.reached.Load() && p.refusesSoon(ctx) {
+			return true
+		}
+		if !await(ctx, p.conn, ready) {
+			return false
 		}
 	}
 	return false
 }
 
-// await waits until a connection has a wanted state. It returns false when ctx ends or the connection is closed here.
+// refusesSoon reports whether the kernel of the replica's machine refuses a connection within dialsFor, while none is open. While the
+// process ends, its kernel may still accept some.
+func (p peer) refusesSoon(ctx context.Context) bool {
+	began := time.Now()
+	for pause := dialPause; time.Since(began) < dialsFor; pause *= 2 {
+		if s := p.conn.GetState(); s == connectivity.Ready || s == connectivity.Shutdown {
+			return false
+		}
+		if refused(ctx, p.addr) {
+			return true
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return false
+}
+
+// await waits until a connection has a wanted state. It returns false when ctx ends or this side closes the connection.
 func await(ctx context.Context, conn *grpc.ClientConn, wanted func(connectivity.State) bool) bool {
 	for {
 		state := conn.GetState()
@@ -72,13 +96,26 @@ func await(ctx context.Context, conn *grpc.ClientConn, wanted func(connectivity.
 	}
 }
 
-// refuses reports whether a kernel refuses a connection, because no process listens at the address.
-func refuses(ctx context.Context, addr string) bool {
+// refused reports whether all addresses of a host refuse a connection to a port.
+func refused(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	c, err := retransmit.Dial(ctx, addr)
-	if err == nil {
-		_ = c.Close()
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
 	}
-	return errors.Is(err, syscall.ECONNREFUSED)
+	ips, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return false
+	}
+	for _, ip := range ips {
+		c, err := retransmit.Dial(ctx, net.JoinHostPort(ip, port))
+		if err == nil {
+			_ = c.Close()
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return false
+		}
+	}
+	return len(ips) > 0
 }

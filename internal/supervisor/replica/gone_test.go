@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ func peersOf(t *testing.T, addr string) *Peers {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Peers{peers: map[string]peer{"s1": {addr, conn}}, changed: make(chan struct{})}
+	p := &Peers{peers: map[string]peer{"s1": {addr, conn, new(atomic.Bool)}}, changed: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { p.Run(ctx) })
@@ -91,7 +92,7 @@ func (s *service) accepted() int {
 	return len(s.conns)
 }
 
-// watching starts Gone for s1, and returns its answer.
+// watching runs Gone for s1, and returns a channel with its result.
 func watching(ctx context.Context, p *Peers) <-chan bool {
 	gone := make(chan bool, 1)
 	go func() { gone <- p.Gone(ctx, "s1") }()
@@ -112,18 +113,17 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func TestReplicaIsGoneWhenItsKernelRefuses(t *testing.T) {
 	s, p := serve(t)
 	gone := watching(t.Context(), p)
-	ready := func() bool { return p.Conn("s1").GetState() == connectivity.Ready }
-	eventually(t, "a connection", ready)
+	eventually(t, "a connection", p.peer("s1").reached.Load)
 	cut := s.cut()
-	eventually(t, "another connection", func() bool { return s.accepted() > cut && ready() })
+	eventually(t, "another connection", func() bool { return s.accepted() > cut && p.Conn("s1").GetState() == connectivity.Ready })
 	if len(gone) > 0 {
-		t.Fatal("a replica that accepts connections is gone")
+		t.Fatal("Gone reported a replica that accepts connections")
 	}
 	s.Stop()
 	select {
 	case is := <-gone:
 		if !is {
-			t.Error("a replica whose service has ended is not gone")
+			t.Error("Gone did not report a replica whose service has ended")
 		}
 	case <-time.After(time.Minute):
 		t.Error("waited a minute for a replica to be gone")
@@ -136,23 +136,26 @@ func TestReplicaThatWasNeverReachedIsNotGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := watching(ctx, p)
 	eventually(t, "the refusal", func() bool { return p.Conn("s1").GetState() == connectivity.TransientFailure })
+	time.Sleep(5 * dialPause) // in which a replica that was reached would be gone
 	cancel()
 	if <-gone {
-		t.Error("a replica that was never reached is gone")
+		t.Error("Gone reported a replica that was never reached")
 	}
 }
 
-// TestReplicaThatWasRemovedIsNotGone: its connection was closed here.
+// TestReplicaThatWasRemovedIsNotGone: Set closes its connection on this side.
 func TestReplicaThatWasRemovedIsNotGone(t *testing.T) {
-	_, p := serve(t)
+	s, p := serve(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := watching(ctx, p)
-	eventually(t, "a connection", func() bool { return p.Conn("s1").GetState() == connectivity.Ready })
+	eventually(t, "a connection", p.peer("s1").reached.Load)
 	if err := p.Set(nil); err != nil {
 		t.Fatal(err)
 	}
+	s.Stop()
+	time.Sleep(5 * dialPause) // in which a replica of the list would be gone
 	cancel()
 	if <-gone {
-		t.Error("a removed replica is gone")
+		t.Error("Gone reported a removed replica")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -36,8 +37,9 @@ type Peers struct {
 }
 
 type peer struct {
-	addr string
-	conn *grpc.ClientConn
+	addr    string
+	conn    *grpc.ClientConn
+	reached *atomic.Bool // the connection was open at some time
 }
 
 // Dial makes the connections; Run opens them. addresses are those of gRPC services by supervisor id, without this
@@ -94,7 +96,7 @@ func (p *Peers) replace(addresses map[string]string) (removed map[string]*grpc.C
 			errs = append(errs, fmt.Errorf("connect to supervisor %s at %s: %w", id, addr, err))
 			continue
 		}
-		p.peers[id] = peer{addr, conn}
+		p.peers[id] = peer{addr, conn, new(atomic.Bool)}
 		changed = true
 	}
 	if changed {
@@ -134,7 +136,7 @@ func (p *Peers) Run(ctx context.Context) {
 		for _, peer := range p.peers {
 			now[peer.conn] = true
 			if !kept[peer.conn] {
-				wg.Go(func() { keep(ctx, peer.conn) })
+				wg.Go(func() { peer.keep(ctx) })
 			}
 		}
 		p.mu.Unlock()
@@ -147,15 +149,18 @@ func (p *Peers) Run(ctx context.Context) {
 	}
 }
 
-// keep keeps a connection open until it is closed or the context ends.
-func keep(ctx context.Context, conn *grpc.ClientConn) {
+// keep keeps the connection open until it is closed or the context ends.
+func (p peer) keep(ctx context.Context) {
 	for ctx.Err() == nil {
-		conn.Connect()
-		state := conn.GetState()
-		if state == connectivity.Shutdown {
+		p.conn.Connect()
+		state := p.conn.GetState()
+		switch state {
+		case connectivity.Shutdown:
 			return
+		case connectivity.Ready:
+			p.reached.Store(true)
 		}
-		conn.WaitForStateChange(ctx, state)
+		p.conn.WaitForStateChange(ctx, state)
 	}
 }
 

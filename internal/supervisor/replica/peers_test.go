@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,7 +76,7 @@ func TestHungPeerClosesWithoutBlockingOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.peers["s1"] = peer{"hung", hung(t)}
+	p.peers["s1"] = peer{"hung", hung(t), new(atomic.Bool)}
 	changed, closed := p.Changed(), make(chan error, 1)
 	go func() { closed <- p.Set(map[string]string{"s2": "127.0.0.1:2"}) }()
 	read := make(chan struct{})

@@ -45,7 +45,7 @@ func (s *Etcd) EventsFrom(ctx context.Context, number uint64, limit int) (first 
 	read := func(end string) (*clientv3.GetResponse, error) {
 		return s.c.Get(ctx, eventKey(number), clientv3.WithRange(end), clientv3.WithSerializable(), clientv3.WithLimit(int64(limit)))
 	}
-	// etcd counts all keys of a range, also those beyond the limit. So the range has no more keys than are wanted.
+	// etcd counts all keys of a range, even beyond the limit, so the range ends at the limit.
 	resp, err := read(eventKey(number + uint64(limit)))
 	if err == nil && (len(resp.Kvs) == 0 || string(resp.Kvs[0].Key) != eventKey(number)) {
 		resp, err = read(clientv3.GetPrefixRangeEnd(keyEvents)) // no longer kept, or beyond the last

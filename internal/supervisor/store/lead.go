@@ -141,34 +141,33 @@ func within(ctx context.Context, client *clientv3.Client) *clientv3.Client {
 type Observer struct {
 	mu      sync.Mutex
 	leader  candidate     // the oldest; zero: none
-	changed chan struct{} // closed and renewed when another replica leads, or none
+	changed chan struct{} // closed and replaced with each new term, and when there is none
 }
 
 // NewObserver returns an observer without a leader; Run updates it.
 func NewObserver() *Observer { return &Observer{changed: make(chan struct{})} }
 
-// Leader returns the leader's ID, or "" if there is none, and a channel that is closed when it changes.
+// Leader returns the leader's ID, or "" if there is none, and a channel that is closed when the term changes.
 func (o *Observer) Leader() (id string, changed <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.leader.id, o.changed
 }
 
-// Term returns the fence of a replica's term; false: another replica leads, or none.
-func (o *Observer) Term(id string) (Fence, bool) {
+// Term returns the leader's ID and the fence of its term, or "" if there is no leader, and a channel that is closed when the term changes.
+func (o *Observer) Term() (id string, fence Fence, changed <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.leader.fence, o.leader.id == id && id != ""
+	return o.leader.id, o.leader.fence, o.changed
 }
 
 func (o *Observer) set(c candidate) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	same := c.id == o.leader.id
-	o.leader = c
-	if same {
+	if c == o.leader {
 		return
 	}
+	o.leader = c
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
@@ -234,13 +233,12 @@ func oldest(candidates map[string]candidate) (best candidate) {
 	return best
 }
 
-// EndTerm deletes the election key of a term, so that the next candidate leads. The caller knows that the term's leader is gone. A leader
-// that works all the same loses no more than the lead: the store refuses its commits, and it campaigns again. If the term has already
-// ended, EndTerm does nothing.
-func (s *Etcd) EndTerm(ctx context.Context, f Fence) error {
-	_, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(f.Key), "=", f.Rev)).Then(clientv3.OpDelete(f.Key)).Commit()
+// EndTerm deletes the election key of a term, so that the next candidate leads. The caller must know that the leader is gone. A leader that
+// still runs loses only the lead: the store refuses its commits, and it campaigns again. ended is false if the term had already ended.
+func (s *Etcd) EndTerm(ctx context.Context, f Fence) (ended bool, err error) {
+	resp, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(f.Key), "=", f.Rev)).Then(clientv3.OpDelete(f.Key)).Commit()
 	if err != nil {
-		return fmt.Errorf("end term %d: %w", f.Rev, err)
+		return false, fmt.Errorf("end term %d: %w", f.Rev, err)
 	}
-	return nil
+	return resp.Succeeded, nil
 }

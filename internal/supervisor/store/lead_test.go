@@ -141,8 +141,8 @@ func TestEndedTermLetsTheNextCandidateLead(t *testing.T) {
 	observed := func(id string, want store.Fence) {
 		t.Helper()
 		supervisortest.Eventually(t, "the observer to see the term of "+id, func() bool {
-			f, leads := observer.Term(id)
-			return leads && f == want
+			leader, f, _ := observer.Term()
+			return leader == id && f == want
 		})
 	}
 	a := campaign(t, client, "a", patient)
@@ -154,19 +154,25 @@ func TestEndedTermLetsTheNextCandidateLead(t *testing.T) {
 		return err == nil && len(resp.Kvs) == 2
 	})
 	s := store.NewEtcd(client, store.Options{})
-	if err := s.EndTerm(t.Context(), store.Fence{Key: first.Key, Rev: first.Rev - 1}); err != nil || !leads(t, client, first) {
-		t.Fatalf("the end of an earlier term: %v; the present term leads: %v", err, leads(t, client, first))
+	end := func(what string, f store.Fence, want bool) {
+		t.Helper()
+		if ended, err := s.EndTerm(t.Context(), f); err != nil || ended != want {
+			t.Fatalf("EndTerm of %s: %v, %v; want %v", what, ended, err, want)
+		}
 	}
-	if err := s.EndTerm(t.Context(), first); err != nil || leads(t, client, first) {
-		t.Fatalf("the end of the term: %v; it leads: %v", err, leads(t, client, first))
+	end("an earlier term", store.Fence{Key: first.Key, Rev: first.Rev - 1}, false)
+	if !leads(t, client, first) {
+		t.Fatal("the current term has ended too")
+	}
+	end("the current term", first, true)
+	if leads(t, client, first) {
+		t.Fatal("the current term still leads")
 	}
 	second := await(t, "b to lead", b.began)
 	observed("b", second)
-	if _, leads := observer.Term("a"); leads {
-		t.Error("the observer still sees a's term")
-	}
-	if err := s.EndTerm(t.Context(), first); err != nil || !leads(t, client, second) {
-		t.Errorf("a term ended twice: %v; the next term leads: %v", err, leads(t, client, second))
+	end("an ended term", first, false)
+	if !leads(t, client, second) {
+		t.Error("the next term has ended too")
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestEndOfTermIsTriedWhileTheKernelRefuses: the store cannot end the term at first. endTerm tries again, but only while the leader's kernel
-// refuses connections, and for a limited time.
+// TestEndOfTermIsTriedWhileTheKernelRefuses: the store cannot end the term at first. endTerm tries again, but only while the leader's
+// kernel refuses connections, and for a limited time.
 func TestEndOfTermIsTriedWhileTheKernelRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		refuses, fails int // how often

@@ -18,10 +18,10 @@ const takeoverWithin = 2 * time.Minute
 // takeovers measures the time from the leader's death until another replica leads, and until a watcher learns of a node that died at the
 // same time.
 func takeovers(ctx context.Context, o options) error {
-	o.out.f("\n### The leader dies with a node\n\nThe benchmark kills the leading replica of three and at once silences a node. All other nodes " +
-		"send their digests meanwhile, each every 500 ms (preset default), and about a third of them must switch to another replica. *Leads*: " +
-		"from the kill until a replica names another leader. *Known*: from the silence until a watcher has the event. The killed replica then " +
-		"starts again.\n\n")
+	o.out.f("\n### The leader dies with a node\n\nThe benchmark kills the leading replica of three and at once silences a node. All " +
+		"other nodes send their digests meanwhile, each every 500 ms (preset default), and about a third of them must switch to another " +
+		"replica. *Leads*: from the kill until a replica names another leader. *Known*: from the silence until a watcher has the event. " +
+		"The killed replica then starts again.\n\n")
 	o.out.f("| nodes | kills | leads: median | max | known: median | max |\n|---|---|---|---|---|---|\n")
 	sizes, kills := []grid.Dims{cube(4), cube(10), {X: 20, Y: 20, Z: 10}, {X: 25, Y: 20, Z: 20}}, 10
 	if o.short {

@@ -154,10 +154,10 @@ func (p peer) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.conn.Connect()
 		state := p.conn.GetState()
-		switch state {
-		case connectivity.Shutdown:
+		if state == connectivity.Shutdown {
 			return
-		case connectivity.Ready:
+		}
+		if state == connectivity.Ready {
 			p.reached.Store(true)
 		}
 		p.conn.WaitForStateChange(ctx, state)

@@ -58,6 +58,21 @@ func withFleet(ctx context.Context, c fleet.Config, do func(*fleet.Fleet) error)
 	return do(f)
 }
 
+// withSteadyFleet is withFleet for nodes that send their digests meanwhile. do begins when all are NORMAL.
+func withSteadyFleet(ctx context.Context, c fleet.Config, do func(*fleet.Fleet) error) error {
+	return withFleet(ctx, c, func(f *fleet.Fleet) (err error) {
+		steady := f.Steady(ctx)
+		defer func() {
+			_, failed := steady.Stop()
+			err = errors.Join(err, failed)
+		}()
+		if err := f.Normal(ctx); err != nil {
+			return err
+		}
+		return do(f)
+	})
+}
+
 // cube is the torus of so many nodes a side.
 func cube(side int) grid.Dims { return grid.Dims{X: side, Y: side, Z: side} }
 
@@ -194,7 +209,7 @@ func deaths(ctx context.Context, o options) error {
 		if !o.rows.want(printed("%s %s", p.dims, whose(p.count, p.block))) {
 			continue
 		}
-		err := withFleet(ctx, fleet.Config{Dims: p.dims, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadDigests),
+		err := withSteadyFleet(ctx, fleet.Config{Dims: p.dims, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadDigests),
 			Seed: o.seed}, func(f *fleet.Fleet) error {
 			return death(ctx, o, f, p.count, p.block)
 		})
@@ -219,15 +234,7 @@ const loadSilence = 5 * time.Minute
 // loadDigests is the digests' period where deaths are measured: 10,000 nodes leave two cores time to spare.
 const loadDigests = 2 * time.Second
 
-func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (err error) {
-	steady := f.Steady(ctx)
-	defer func() {
-		_, failed := steady.Stop()
-		err = errors.Join(err, failed)
-	}()
-	if err := f.Normal(ctx); err != nil {
-		return err
-	}
+func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) error {
 	victims := scattered(f.Dims(), count, o.seed)
 	if block > 0 {
 		victims = blockOf(f.Dims(), block)

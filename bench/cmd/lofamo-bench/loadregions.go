@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +26,7 @@ func hierarchies(ctx context.Context, o options) error {
 			if !o.rows.want(printed("%s %d regions", d, n)) {
 				continue
 			}
-			err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 1, Regions: n, Preset: config.PresetDefault, Periods: seldom(loadDigests),
+			err := withSteadyFleet(ctx, fleet.Config{Dims: d, Replicas: 1, Regions: n, Preset: config.PresetDefault, Periods: seldom(loadDigests),
 				Seed: o.seed}, func(f *fleet.Fleet) error {
 				return hierarchy(ctx, o, f, n, wait)
 			})
@@ -39,15 +38,7 @@ func hierarchies(ctx context.Context, o options) error {
 	return nil
 }
 
-func hierarchy(ctx context.Context, o options, f *fleet.Fleet, regions int, wait time.Duration) (err error) {
-	steady := f.Steady(ctx)
-	defer func() {
-		_, failed := steady.Stop()
-		err = errors.Join(err, failed)
-	}()
-	if err := f.Normal(ctx); err != nil {
-		return err
-	}
+func hierarchy(ctx context.Context, o options, f *fleet.Fleet, regions int, wait time.Duration) error {
 	before, _, err := f.Usage()
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func takeovers(ctx context.Context, o options) error {
 		if !o.rows.want(d.String()) {
 			continue
 		}
-		err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault, Seed: o.seed}, func(f *fleet.Fleet) error {
+		err := withSteadyFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault, Seed: o.seed}, func(f *fleet.Fleet) error {
 			return takeover(ctx, o, f, kills)
 		})
 		if err != nil {
@@ -41,15 +41,7 @@ func takeovers(ctx context.Context, o options) error {
 	return nil
 }
 
-func takeover(ctx context.Context, o options, f *fleet.Fleet, kills int) (err error) {
-	steady := f.Steady(ctx)
-	defer func() {
-		_, failed := steady.Stop()
-		err = errors.Join(err, failed)
-	}()
-	if err := f.Normal(ctx); err != nil {
-		return err
-	}
+func takeover(ctx context.Context, o options, f *fleet.Fleet, kills int) error {
 	victims := scattered(f.Dims(), kills, o.seed)
 	var leads, known measure.Latencies
 	for i, victim := range victims {

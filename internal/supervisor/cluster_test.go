@@ -25,14 +25,6 @@ func three(t *testing.T, o supervisortest.Options) (*supervisortest.Cluster, []*
 	return threeWith(t, o, supervisor.PatientLease, func() *slog.Logger { return supervisortest.Logger(t) })
 }
 
-// threeLogging is three with a logger for each replica.
-func threeLogging(t *testing.T, o supervisortest.Options, logger func() *slog.Logger) (*supervisortest.Cluster, []*supervisor.Supervisor,
-	int,
-) {
-	t.Helper()
-	return threeWith(t, o, supervisor.PatientLease, logger)
-}
-
 // threeWith is three with another lease and a logger for each replica.
 func threeWith(t *testing.T, o supervisortest.Options, lease supervisor.Option, logger func() *slog.Logger) (*supervisortest.Cluster,
 	[]*supervisor.Supervisor, int,

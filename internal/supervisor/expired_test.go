@@ -10,6 +10,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/supervisor"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -37,7 +38,7 @@ func TestRenewedReplicasOutliveCertificates(t *testing.T) {
 		t.Cleanup(func() { timer.Stop() })
 	}}
 	var out logLines
-	c, sups, leader := threeLogging(t, o, func() *slog.Logger {
+	c, sups, leader := threeWith(t, o, supervisor.PatientLease, func() *slog.Logger {
 		return slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})) // the end of forwarding is of this level
 	})
 	report := func() {

@@ -34,7 +34,7 @@ func PatientLease(s *Supervisor) { s.leadership.leaseTTL, s.leadership.patience 
 // EndlessLease keeps a leader's lease for longer than any test waits.
 func EndlessLease(s *Supervisor) { s.leadership.leaseTTL, s.leadership.patience = 600, time.Minute }
 
-// StopServing ends the replica's gRPC service at once: the kernel then refuses connections to it, as after the death of its process.
+// StopServing ends the replica's gRPC service at once. The kernel then refuses connections to the service, as after the process's death.
 func (s *Supervisor) StopServing() { s.api.grpc.Stop() }
 
 // Leads reports whether this replica leads.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 )
 
 // service is the gRPC service of a replica.
@@ -99,23 +100,16 @@ func watching(ctx context.Context, p *Peers) <-chan bool {
 	return gone
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited a minute for %s", what)
-		}
-	}
-}
-
 // TestReplicaIsGoneWhenItsKernelRefuses: a replica that accepts another connection after the loss of one is not gone. It is gone once
 // nothing listens at its address.
 func TestReplicaIsGoneWhenItsKernelRefuses(t *testing.T) {
 	s, p := serve(t)
 	gone := watching(t.Context(), p)
-	eventually(t, "a connection", p.peer("s1").reached.Load)
+	supervisortest.Eventually(t, "a connection", p.peer("s1").reached.Load)
 	cut := s.cut()
-	eventually(t, "another connection", func() bool { return s.accepted() > cut && p.Conn("s1").GetState() == connectivity.Ready })
+	supervisortest.Eventually(t, "another connection", func() bool {
+		return s.accepted() > cut && p.Conn("s1").GetState() == connectivity.Ready
+	})
 	if len(gone) > 0 {
 		t.Fatal("Gone reported a replica that accepts connections")
 	}
@@ -135,7 +129,7 @@ func TestReplicaThatWasNeverReachedIsNotGone(t *testing.T) {
 	p := peersOf(t, freeport.Addr(t).String())
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := watching(ctx, p)
-	eventually(t, "the refusal", func() bool { return p.Conn("s1").GetState() == connectivity.TransientFailure })
+	supervisortest.Eventually(t, "the refusal", func() bool { return p.Conn("s1").GetState() == connectivity.TransientFailure })
 	time.Sleep(5 * dialPause) // in which a replica that was reached would be gone
 	cancel()
 	if <-gone {
@@ -148,7 +142,7 @@ func TestReplicaThatWasRemovedIsNotGone(t *testing.T) {
 	s, p := serve(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := watching(ctx, p)
-	eventually(t, "a connection", p.peer("s1").reached.Load)
+	supervisortest.Eventually(t, "a connection", p.peer("s1").reached.Load)
 	if err := p.Set(nil); err != nil {
 		t.Fatal(err)
 	}

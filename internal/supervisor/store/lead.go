@@ -149,9 +149,8 @@ func NewObserver() *Observer { return &Observer{changed: make(chan struct{})} }
 
 // Leader returns the leader's ID, or "" if there is none, and a channel that is closed when the term changes.
 func (o *Observer) Leader() (id string, changed <-chan struct{}) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.leader.id, o.changed
+	id, _, changed = o.Term()
+	return id, changed
 }
 
 // Term returns the leader's ID and the fence of its term, or "" if there is no leader, and a channel that is closed when the term changes.

@@ -77,18 +77,25 @@ func leads(t *testing.T, client *clientv3.Client, f store.Fence) bool {
 	return err == nil
 }
 
-// TestOneCandidateLeadsAtATime: one candidate leads at a time. When it resigns, the other follows at once, with its own fence, and
-// every observer sees it.
-func TestOneCandidateLeadsAtATime(t *testing.T) {
-	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
-	observer, octx := store.NewObserver(), t.Context()
+// observing returns an observer that follows the election until the test ends.
+func observing(t *testing.T, client *clientv3.Client) *store.Observer {
+	t.Helper()
+	observer := store.NewObserver()
+	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	ctx, cancel := context.WithCancel(octx)
 	wg.Go(func() { observer.Run(ctx, client) })
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
 	})
+	return observer
+}
+
+// TestOneCandidateLeadsAtATime: one candidate leads at a time. When it resigns, the other follows at once, with its own fence, and
+// every observer sees it.
+func TestOneCandidateLeadsAtATime(t *testing.T) {
+	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	observer := observing(t, client)
 	follows := func(want string) {
 		t.Helper()
 		for timeout := time.After(supervisortest.Wait); ; {
@@ -130,14 +137,7 @@ func TestOneCandidateLeadsAtATime(t *testing.T) {
 // TestEndedTermLetsTheNextCandidateLead: EndTerm ends the term of its fence, although the leader's lease lives, and no other term.
 func TestEndedTermLetsTheNextCandidateLead(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
-	observer := store.NewObserver()
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() { observer.Run(ctx, client) })
-	t.Cleanup(func() {
-		cancel()
-		wg.Wait()
-	})
+	observer := observing(t, client)
 	observed := func(id string, want store.Fence) {
 		t.Helper()
 		supervisortest.Eventually(t, "the observer to see the term of "+id, func() bool {

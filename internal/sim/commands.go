@@ -27,7 +27,7 @@ func (r *runner) system(a []string) (done bool, err error) {
 	switch a[0] {
 	case "cut-supervisor", "mend-supervisor":
 		r.supervisorCut = a[0] == "cut-supervisor"
-	case "kill-supervisor", "stop-supervisor", "continue-supervisor", "start-supervisor", "future-supervisor":
+	case "kill-supervisor", "crash-supervisor", "stop-supervisor", "continue-supervisor", "start-supervisor", "future-supervisor":
 		return true, r.eachSupervisor(a[1:], func(s *replica) { signalSupervisor(s, a[0]) })
 	case "end-term": // of whoever leads
 		if c := r.store.leader(); c != nil {
@@ -107,6 +107,8 @@ func signalSupervisor(s *replica, what string) {
 	switch what {
 	case "kill-supervisor":
 		s.kill()
+	case "crash-supervisor":
+		s.crash()
 	case "stop-supervisor":
 		s.stop()
 	case "continue-supervisor":

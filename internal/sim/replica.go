@@ -93,12 +93,17 @@ func (r *replica) start() {
 // kill ends the process. In half of the cases the machine survives and its kernel refuses connections, so another replica may end its term.
 func (r *replica) kill() {
 	s := r.session
-	r.process.kill()
-	r.session, r.term = nil, nil
-	r.w.store.look()
+	r.crash()
 	if s != nil && r.w.chance(0.5) {
 		r.gone(s.rev, r.w.now.Add(dialsFor))
 	}
+}
+
+// crash ends the process and its machine: the term lasts until its lease expires.
+func (r *replica) crash() {
+	r.process.kill()
+	r.session, r.term = nil, nil
+	r.w.store.look()
 }
 
 // gone lets another replica end the term of a killed one, once the store serves it.

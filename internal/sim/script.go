@@ -49,6 +49,7 @@ import (
 //	cold-start 5s                everything dies, and restarts within that time
 //
 //	kill|stop|continue|start|future-supervisor s0|leader...
+//	crash-supervisor s0|leader...                 its machine dies too, so no kernel refuses connections to it
 //	restart all supervisors
 //	part-supervisors s0 | s1 s2  cut the network between them; join-supervisors ends this
 //	end-term                                      another supervisor ends the term of the one that leads, which may live

@@ -189,6 +189,9 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 			"revision", snap.Revision)
 	}
 	e.cfg.Names.Set(snap.Topology.Topology)
+	if now := e.cfg.Names.Topology(); now.Revision == snap.Topology.Revision {
+		snap.Topology.Topology = now // the same, once in memory
+	}
 	garbage := snap.Topology.Garbage
 	var marks []*lofamov1.Maintenance
 	for _, m := range store.Marks(snap.Maintenance) {

@@ -63,6 +63,25 @@ func TestFirstTopologyStays(t *testing.T) {
 	}
 }
 
+// TestTopologyIsOnceInMemory: the configuration, the names and the term of the next leader share one topology while all are equal.
+func TestTopologyIsOnceInMemory(t *testing.T) {
+	st := memstore.New(100)
+	start(t, st, seeded).stop()
+	h := start(t, st, func(cfg *Config) {
+		seeded(cfg)
+		cfg.Names = view.NamesOf(cfg.Seed)
+	})
+	seed, now := h.cfg.Seed, h.cfg.Names.Topology()
+	term, err := h.Topology(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now.Revision == 0 || &now.Nodes[0] != &seed.Nodes[0] || term.Topology != now {
+		t.Errorf("revision %d: the names and the seed share their nodes: %t; the term and the names share the topology: %t", now.Revision,
+			&now.Nodes[0] == &seed.Nodes[0], term.Topology == now)
+	}
+}
+
 // TestSpareTakesPlace: a spare takes a place while reports arrive. No acknowledged or accepted report is lost,
 // remaining nodes keep their state, new ones are UNKNOWN, and departed ones are forgotten.
 func TestSpareTakesPlace(t *testing.T) {

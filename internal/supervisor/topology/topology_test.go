@@ -129,8 +129,8 @@ func TestManyErrorsMakeShortMessage(t *testing.T) {
 	}
 }
 
-// TestTopologyRoundTrip: a rendered topology reads back equal, in any order of its nodes, and two topologies differ
-// exactly when the difference is not empty.
+// TestTopologyRoundTrip: a rendered topology reads back equal, in any order of its nodes, and two topologies are equal
+// exactly when the difference is empty.
 func TestTopologyRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := draw(t), draw(t)
@@ -139,11 +139,11 @@ func TestTopologyRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(Diff(a, again)) != 0 || !proto.Equal(p, again.Proto()) || !a.SamePlaces(again) {
+		if len(Diff(a, again)) != 0 || !proto.Equal(p, again.Proto()) || !a.SamePlaces(again) || !a.At(7).Equal(again) {
 			t.Fatalf("%v comes back as %v", p, again.Proto())
 		}
-		if same := proto.Equal(p, b.Proto()); same != (len(Diff(a, b)) == 0) {
-			t.Fatalf("%v and %v: %v", p, b.Proto(), Diff(a, b))
+		if same := proto.Equal(p, b.Proto()); same != (len(Diff(a, b)) == 0) || same != a.Equal(b) {
+			t.Fatalf("%v and %v: %v, equal %t", p, b.Proto(), Diff(a, b), a.Equal(b))
 		}
 		for _, n := range a.Nodes {
 			if o, ok := again.Node(n.ID); !ok || !n.Equal(o) {

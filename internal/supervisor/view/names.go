@@ -72,12 +72,16 @@ func (n *Names) borderIDs() map[grid.Coord]fault.NodeID {
 // Topology returns the present topology.
 func (n *Names) Topology() *topology.Topology { return n.now.Load() }
 
-// Set applies a newer topology. It reports whether the topology changed, and ignores one that is not newer.
+// Set applies a newer topology. It reports whether the topology changed, and ignores one that is not newer. A topology that differs from
+// the present one only in the revision shares its memory: a large one takes some 30 MB.
 func (n *Names) Set(t *topology.Topology) bool {
 	for {
 		have := n.now.Load()
 		if t.Revision <= have.Revision {
 			return false
+		}
+		if t.Equal(have) {
+			t = have.At(t.Revision)
 		}
 		if n.now.CompareAndSwap(have, t) {
 			n.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"slices"
 	"strconv"
@@ -20,7 +21,7 @@ import (
 // goodbyeTime is the timeout for closing a look's session.
 const goodbyeTime = time.Second
 
-// maxSensors bounds the sensors that a look reads.
+// maxSensors bounds the analog sensors that a look reads.
 const maxSensors = 256
 
 // readIPMI reads the power state with the privilege USER, and in a full look the event log and sensors. Only a failure to read
@@ -64,7 +65,7 @@ func (p *controllerPlace) readIPMI(ctx context.Context, password string, full bo
 	}
 	if full {
 		a.Log = p.readSEL(ctx, c)
-		a.Sensors = readSensors(ctx, c)
+		a.Sensors = sensorLines(ctx, c.GetSensorsStream(ctx))
 	}
 	return a, nil
 }
@@ -159,25 +160,46 @@ func selText(r *types.SEL) string {
 	}
 }
 
-// readSensors returns analog sensors, those out of their thresholds first. If ctx ends, it returns those read so far.
-func readSensors(ctx context.Context, c *client.Client) []string {
-	var good, bad []string
-	for r := range c.GetSensorsStream(ctx) {
-		if r == nil || r.Err != nil || len(good)+len(bad) == maxSensors {
+// sensorLines returns analog sensors of a stream, those out of their thresholds first. If the stream ends early, a line states the cause.
+func sensorLines(ctx context.Context, sensors iter.Seq[*types.Result[types.Sensor]]) []string {
+	var l sensorList
+	left := maxSensors
+	for r := range sensors {
+		if r == nil {
+			continue
+		}
+		if r.Err != nil {
+			if !withoutSensors(r.Err) {
+				l.err = r.Err
+			}
 			break
 		}
 		s := r.Ok
 		if s == nil || !s.HasAnalogReading || !s.IsReadingValid() {
 			continue
 		}
+		if left--; left < 0 {
+			l.err = errMore
+			break
+		}
 		text := fmt.Sprintf("%s %.4g %s: %s", controller.Clean(s.Name), s.Value, s.SensorUnit, thresholdWords(s.Status()))
 		if s.Status() == "ok" {
-			good = append(good, text)
+			l.good = append(l.good, text)
 		} else {
-			bad = append(bad, text)
+			l.bad = append(l.bad, text)
 		}
 	}
-	return first(slices.Concat(bad, good))
+	if l.err == nil {
+		l.err = ctx.Err() // the stream states no error when ctx ends
+	}
+	return l.lines()
+}
+
+// withoutSensors reports whether a controller answers that it has no list of sensors.
+func withoutSensors(err error) bool {
+	var e *types.ResponseError
+	return errors.As(err, &e) && slices.Contains([]types.CompletionCode{types.CodeInvalidCommand, types.CodeInvalidCommandForLUN,
+		types.CodeRequestedDataNotPresent, types.CodeIllegalCommand}, e.CompletionCode())
 }
 
 // thresholdWords returns a sensor's state for people: the library's is the abbreviation of a threshold, such as ucr.

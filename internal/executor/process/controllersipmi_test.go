@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -301,6 +302,56 @@ func TestIPMIServerOfLibraryIsRead(t *testing.T) {
 	defer cancel()
 	if _, err := place(c).readIPMI(ctx, "calvin", true); err == nil || silentOrWrong(ctx, err) != controller.Silent {
 		t.Errorf("packets are lost: %v: want silence", err)
+	}
+}
+
+// TestMissingIPMISensorsAreNamed: if sensors cannot be read, or not all, a line states the cause.
+func TestMissingIPMISensorsAreNamed(t *testing.T) {
+	t.Parallel()
+	sensor := func(name string, critical bool) *types.Result[types.Sensor] {
+		s := &types.Sensor{Name: name, Value: 40, HasAnalogReading: true, ReadingAvailable: true}
+		s.SDRRecordType, s.EventReadingType = types.SDRRecordTypeFullSensor, types.EventReadingTypeThreshold
+		s.Threshold.ThresholdStatus = types.SensorThresholdStatus_OK
+		if critical {
+			s.Threshold.ThresholdStatus = types.SensorThresholdStatus_UCR
+		}
+		return &types.Result[types.Sensor]{Ok: s}
+	}
+	type stream = []*types.Result[types.Sensor]
+	many := make(stream, maxSensors)
+	for i := range many {
+		many[i] = sensor("fan", false)
+	}
+	failure := &types.Result[types.Sensor]{Err: errors.New("GetSDR failed: timeout\x1b[2J")}
+	for name, tc := range map[string]struct {
+		stream stream
+		ended  bool     // the look's time is over
+		want   []string // parts of the first lines
+		lines  int
+	}{
+		"none":            {nil, false, nil, 0},
+		"all":             {stream{sensor("inlet", false), sensor("cpu", true)}, false, []string{"cpu 40", "inlet 40"}, 2},
+		"failure":         {stream{sensor("inlet", false), failure, sensor("cpu", true)}, false, []string{"sensors not read", "inlet"}, 2},
+		"failure at once": {stream{nil, {}, failure}, false, []string{"sensors not read: GetSDR"}, 1},
+		"too many":        {append(many, sensor("cpu", true)), false, []string{"sensors not read: more sensors", "fan"}, controller.MaxLines},
+		"as many as fit":  {many, false, []string{"fan"}, controller.MaxLines},
+		"out of time":     {stream{sensor("cpu", true)}, true, []string{"cpu", "sensors not read: context canceled"}, 2},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if tc.ended {
+			cancel()
+		}
+		got := sensorLines(ctx, slices.Values(tc.stream))
+		cancel()
+		if len(got) != tc.lines {
+			t.Errorf("%s: %q: want %d lines", name, got, tc.lines)
+			continue
+		}
+		for i, want := range tc.want {
+			if !strings.HasPrefix(got[i], want) || strings.Contains(got[i], "\x1b") {
+				t.Errorf("%s: line %d is %q: want %q", name, i, got[i], want)
+			}
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +32,7 @@ const maxLook = 1 << 20
 const (
 	maxLogs        = 2    // logs
 	maxPages       = 4    // of each log
+	newestPages    = 2    // of a longer log whose oldest entries come first
 	maxEntriesRead = 1024 // of each log
 )
 
@@ -191,7 +193,72 @@ type logEntry struct {
 	Created  string
 	Severity string
 	Message  string
-	at       time.Time
+}
+
+// at returns the time of the entry by the controller's clock; zero if it states none.
+func (e logEntry) at() time.Time {
+	t, _ := time.Parse(time.RFC3339, e.Created)
+	return t
+}
+
+// number returns the entry's Id if it is a number; 0 otherwise.
+func (e logEntry) number() int {
+	n, _ := strconv.Atoi(e.ID)
+	return n
+}
+
+// logPage is a page of a log: LogEntryCollection in the schema.
+type logPage struct {
+	Members []logEntry
+	Count   int    `json:"Members@odata.count"` // of all pages
+	Next    string `json:"Members@odata.nextLink"`
+}
+
+// oldestFirst reports whether most entries are newer than the entry before them. One step of the controller's clock changes nothing.
+func oldestFirst(entries []logEntry) bool {
+	newer := 0
+	for i := 1; i < len(entries); i++ {
+		a, b := entries[i-1], entries[i]
+		newer += cmp.Or(b.at().Compare(a.at()), cmp.Compare(b.number(), a.number()))
+	}
+	return newer > 0
+}
+
+// readLog returns the entries of a log at a path. Of a log of more than maxPages pages it returns the first ones, or the last newestPages
+// pages if the oldest entries come first and the controller can skip entries. all is false if a page could not be read.
+func readLog(c *gofish.APIClient, path string) (entries []logEntry, all bool) {
+	var first logPage
+	if path == "" || get(c, path, &first) != nil {
+		return nil, path == ""
+	}
+	if n := len(first.Members); first.Count/maxPages > n && oldestFirst(first.Members) {
+		and := "?"
+		if strings.Contains(path, "?") {
+			and = "&"
+		}
+		var last logPage
+		switch err := get(c, fmt.Sprintf("%s%s$skip=%d", path, and, first.Count-newestPages*n), &last); {
+		case err == nil && len(last.Members) > 0 && last.Members[0].key() != first.Members[0].key():
+			return last.follow(c)
+		case err != nil && !missing(err) && !answeredWith(err, http.StatusBadRequest):
+			return nil, false // the first pages hold nothing new
+		}
+	}
+	return first.follow(c)
+}
+
+// follow returns the entries of a page and of those after it, at most maxPages in all. all is false if one of them could not be read.
+func (p logPage) follow(c *gofish.APIClient) (entries []logEntry, all bool) {
+	entries = p.Members
+	for pages := 1; p.Next != "" && pages < maxPages; pages++ {
+		next := p.Next
+		p = logPage{}
+		if get(c, next, &p) != nil {
+			return entries, false
+		}
+		entries = append(entries, p.Members...)
+	}
+	return entries, true
 }
 
 // redfishLog returns the entries that no earlier look has seen, oldest first by the controller's own clock, and at most MaxLines. Whether
@@ -209,18 +276,8 @@ func (p *controllerPlace) redfishLog(c *gofish.APIClient, services string) []str
 			complete = false
 			continue
 		}
-		var entries []logEntry
-		for next, pages := log.Entries.ID, 0; next != "" && pages < maxPages; pages++ {
-			var page struct {
-				Members []logEntry
-				Next    string `json:"Members@odata.nextLink"`
-			}
-			if get(c, next, &page) != nil {
-				complete = false
-				break
-			}
-			entries, next = append(entries, page.Members...), page.Next
-		}
+		entries, ok := readLog(c, log.Entries.ID)
+		complete = complete && ok
 		if n := len(entries); n > maxEntriesRead { // the newest are at one of its ends
 			entries = slices.Concat(entries[:maxEntriesRead/2], entries[n-maxEntriesRead/2:])
 		}
@@ -235,7 +292,6 @@ func (p *controllerPlace) redfishLog(c *gofish.APIClient, services string) []str
 		}
 		seen[k] = struct{}{}
 		if _, old := p.seen[k]; !old {
-			e.at, _ = time.Parse(time.RFC3339, e.Created)
 			fresh = append(fresh, e)
 		}
 	}
@@ -245,7 +301,7 @@ func (p *controllerPlace) redfishLog(c *gofish.APIClient, services string) []str
 	if len(all) > 0 { // else its log could not be read
 		p.seen = seen
 	}
-	slices.SortStableFunc(fresh, func(a, b logEntry) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(fresh, func(a, b logEntry) int { return cmp.Or(a.at().Compare(b.at()), cmp.Compare(a.ID, b.ID)) })
 	var out []string
 	for _, e := range fresh[max(0, len(fresh)-controller.MaxLines):] {
 		out = append(out, strings.TrimSpace(controller.Clean(e.Created)+" "+controller.Clean(e.Severity)+": "+controller.Clean(e.Message)))

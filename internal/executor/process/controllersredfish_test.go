@@ -95,10 +95,12 @@ func TestRedfishLogShowsEachEntryOnce(t *testing.T) {
 	t.Parallel()
 	e := powertest.New(t)
 	entry := func(i int, created string) powertest.Entry {
-		return powertest.Entry{ID: fmt.Sprint(i), Created: created, Severity: "OK", Message: fmt.Sprintf("event %d", i)}
+		out := event(i)
+		out.Created = created
+		return out
 	}
 	for i := range 120 {
-		e.Log(entry(i, time.Unix(int64(1_700_000_000+i), 0).UTC().Format(time.RFC3339)))
+		e.Log(event(i))
 	}
 	p := place(controllerAt(e))
 	if a := lookAt(t, p, true); len(a.Log) != controller.MaxLines || !strings.HasSuffix(a.Log[7], "event 119") {
@@ -144,6 +146,108 @@ func TestPartlyReadRedfishLogShowsNothingTwice(t *testing.T) {
 	e.Instead(second, nil)
 	if a := lookAt(t, p, true); len(a.Log) != 0 {
 		t.Errorf("the second page is back: %q: want nothing twice", a.Log)
+	}
+}
+
+// TestLongRedfishLogShowsNewestEntries: of a log with more pages than a look reads, in both orders, also when the log is full and each new
+// entry replaces the oldest.
+func TestLongRedfishLogShowsNewestEntries(t *testing.T) {
+	t.Parallel()
+	const entries = 9*powertest.PageSize + 7
+	tail := fmt.Sprintf("%s?$skip=%d", powertest.Entries, entries-newestPages*powertest.PageSize)
+	refuse := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", code) }
+	}
+	firstPage := func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"Members":[{"Id":"0","Created":%q,"Severity":"OK","Message":"event 0"}]}`, created(0))
+	}
+	for name, tc := range map[string]struct {
+		newestFirst bool
+		tail        http.HandlerFunc // instead of the page that a look skips to; nil: the controller's
+		first, next string           // newest line of the first look, and of one after another entry
+	}{
+		"newest first":    {true, nil, "event 456", "event 457"},
+		"oldest first":    {false, nil, "event 456", "event 457"},
+		"skips no entry":  {false, refuse(http.StatusNotImplemented), "event 199", ""},
+		"$skip is wrong":  {false, refuse(http.StatusBadRequest), "event 199", ""},
+		"ignores $skip":   {false, firstPage, "event 199", ""},
+		"busy, then not":  {false, refuse(http.StatusServiceUnavailable), "", "event 457"},
+		"an empty answer": {false, text(`{}`), "event 199", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := powertest.New(t)
+			if tc.newestFirst {
+				e.NewestFirst()
+			}
+			for i := range entries {
+				e.Log(event(i))
+			}
+			if tc.tail != nil {
+				e.Instead(tail, tc.tail)
+			}
+			p := place(controllerAt(e))
+			newest := func(a controller.Answer) string {
+				if len(a.Log) == 0 {
+					return ""
+				}
+				_, message, _ := strings.Cut(a.Log[len(a.Log)-1], ": ")
+				return message
+			}
+			if a := lookAt(t, p, true); newest(a) != tc.first {
+				t.Errorf("the first look: %q: want %q last", a.Log, tc.first)
+			}
+			if a := lookAt(t, p, true); len(a.Log) != 0 {
+				t.Errorf("nothing new: %q", a.Log)
+			}
+			if tc.tail != nil && tc.next != "" {
+				e.Instead(tail, nil)
+			}
+			e.Forget(1)
+			e.Log(event(entries))
+			switch a := lookAt(t, p, true); {
+			case tc.next == "" && tc.tail != nil: // its newest entries are out of reach
+			case newest(a) != tc.next || tc.first != "" && len(a.Log) != 1:
+				t.Errorf("after another entry: %q: want %q", a.Log, tc.next)
+			}
+		})
+	}
+}
+
+func created(i int) string { return time.Unix(int64(1_700_000_000+i), 0).UTC().Format(time.RFC3339) }
+
+// event returns an entry of the event log.
+func event(i int) powertest.Entry {
+	return powertest.Entry{ID: fmt.Sprint(i), Created: created(i), Severity: "OK", Message: fmt.Sprintf("event %d", i)}
+}
+
+// TestOrderOfRedfishLogIsKnownDespiteItsClock: one step of the clock changes nothing, and without times the numbers count.
+func TestOrderOfRedfishLogIsKnownDespiteItsClock(t *testing.T) {
+	t.Parallel()
+	page := func(at func(i int) (id, created string)) []logEntry {
+		out := make([]logEntry, powertest.PageSize)
+		for i := range out {
+			out[i].ID, out[i].Created = at(i)
+		}
+		return out
+	}
+	for name, tc := range map[string]struct {
+		entries []logEntry
+		want    bool
+	}{
+		"by time":                     {page(func(i int) (string, string) { return "x", created(i) }), true},
+		"clock back":                  {page(func(i int) (string, string) { return "x", created((i+20)%powertest.PageSize - i/30*1e6) }), true},
+		"newest first, clock back":    {page(func(i int) (string, string) { return fmt.Sprint(i), created(-i - i/30*1e6) }), false},
+		"newest first, clock forward": {page(func(i int) (string, string) { return "x", created(-i + i/30*1e6) }), false},
+		"by number":                   {page(func(i int) (string, string) { return fmt.Sprint(i), "" }), true},
+		"by number, newest first":     {page(func(i int) (string, string) { return fmt.Sprint(100 - i), "not a time" }), false},
+		"neither":                     {page(func(int) (string, string) { return "x", "" }), false},
+		"one":                         {[]logEntry{{ID: "1"}}, false},
+		"none":                        {nil, false},
+	} {
+		if got := oldestFirst(tc.entries); got != tc.want {
+			t.Errorf("%s: oldest first %t: want %t", name, got, tc.want)
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ type Emulator struct {
 	health   string
 	looks    int // polls of the task
 	log      []Entry
+	newest   bool // the event log lists its newest entries first
 	sensors  []Sensor
 	modern   []map[string]any            // members of the Sensors collection, which stands in for Thermal and Power; nil: these two
 	expands  bool                        // the service supports $expand

@@ -3,6 +3,7 @@ package powertest
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,6 +42,20 @@ func (e *Emulator) Log(entries ...Entry) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.log = append(e.log, entries...)
+}
+
+// NewestFirst makes the event log list its newest entries first.
+func (e *Emulator) NewestFirst() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.newest = true
+}
+
+// Forget deletes the n oldest entries of the event log, as a full log does.
+func (e *Emulator) Forget(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.log = slices.Delete(e.log, 0, n)
 }
 
 // Sensors sets the temperatures of the chassis.
@@ -150,7 +165,11 @@ func (e *Emulator) evidence(w http.ResponseWriter, r *http.Request) bool {
 		from = max(0, min(from, len(e.log)))
 		end := min(from+PageSize, len(e.log))
 		members := []any{}
-		for _, x := range e.log[from:end] {
+		entries := slices.Clone(e.log)
+		if e.newest {
+			slices.Reverse(entries)
+		}
+		for _, x := range entries[from:end] {
 			members = append(members, map[string]any{"@odata.id": Entries + "/" + x.ID, "Id": x.ID, "EntryType": "SEL", "Created": x.Created,
 				"Severity": x.Severity, "Message": x.Message})
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -230,6 +231,7 @@ func TestUpLeavesClusterOfAnotherUpRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = first.Process.Kill(), first.Wait() })
+	<-deadline.When(t, func() bool { return len(c.Running()) == 1 }).Done() // a process has no arguments yet when Start returns
 	_ = lock.Close()
 	if got == (result{}) {
 		got = <-second

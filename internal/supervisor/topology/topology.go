@@ -181,7 +181,8 @@ func (t *Topology) Labels() map[fault.NodeID]map[string]string {
 
 // Equal reports whether two topologies are equal in all but their revisions.
 func (t *Topology) Equal(o *Topology) bool {
-	return t.Dims == o.Dims && t.Region == o.Region && slices.Equal(t.DomainLabels, o.DomainLabels) && slices.EqualFunc(t.Nodes, o.Nodes, Node.Equal)
+	return t.Dims == o.Dims && t.Region == o.Region && slices.Equal(t.DomainLabels, o.DomainLabels) &&
+		slices.EqualFunc(t.Nodes, o.Nodes, Node.Equal)
 }
 
 // SamePlaces reports whether two topologies have the same nodes at the same places. Then they differ only in

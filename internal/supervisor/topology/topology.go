@@ -116,6 +116,15 @@ func (t *Topology) Node(id fault.NodeID) (Node, bool) {
 	return t.Nodes[i], true
 }
 
+// Rank returns the rank of a node with a place, which is its index in Placed.
+func (t *Topology) Rank(id fault.NodeID) (int, bool) {
+	i, ok := t.index[id]
+	if !ok || i >= t.placed {
+		return 0, false
+	}
+	return i, true
+}
+
 // Find finds a node by its id, or by its place as "x,y,z".
 func (t *Topology) Find(name string) (Node, bool) {
 	if n, ok := t.Node(fault.NodeID(name)); ok {

@@ -66,8 +66,12 @@ func (a *above) into(m *Map) {
 	}
 	a.changed = false
 	m.Groups = slices.SortedFunc(maps.Values(a.groups), func(a, b awareness.GroupStatus) int { return strings.Compare(a.ID, b.ID) })
+	rank := func(id fault.NodeID) int {
+		at, _ := m.Rank(id)
+		return at
+	}
 	m.Warnings = slices.SortedFunc(maps.Values(a.warnings), func(a, b awareness.WarningStatus) int {
-		return cmp.Or(cmp.Compare(m.index[a.Node], m.index[b.Node]), cmp.Compare(a.Component, b.Component), cmp.Compare(a.Quantity, b.Quantity))
+		return cmp.Or(cmp.Compare(rank(a.Node), rank(b.Node)), cmp.Compare(a.Component, b.Component), cmp.Compare(a.Quantity, b.Quantity))
 	})
 	m.member = make(map[fault.NodeID][]string)
 	for _, g := range m.Groups {

@@ -29,10 +29,9 @@ type Map struct {
 	Groups   []awareness.GroupStatus
 	Warnings []awareness.WarningStatus
 
-	topo   *topology.Topology
+	topo   *topology.Topology // of a zero Map: nil
 	dims   grid.Dims
-	index  map[fault.NodeID]int // rank by id; shared by all versions
-	places *places              // nil: the nodes have all places of the torus
+	places *places // nil: the nodes have all places of the torus
 	chunks []*chunk
 	counts Counts
 	rules  []string
@@ -101,7 +100,12 @@ func (m Map) IDAt(at grid.Coord) fault.NodeID {
 }
 
 // Len is the number of nodes.
-func (m Map) Len() int { return len(m.index) }
+func (m Map) Len() int {
+	if m.topo == nil {
+		return 0
+	}
+	return len(m.topo.Placed())
+}
 
 // Topology returns the map's topology, with labels and spares. It may be older than the current one.
 func (m Map) Topology() *topology.Topology { return m.topo }
@@ -160,8 +164,10 @@ func (m Map) NodeRevision(rank int) uint64 { return m.packed(rank).revision }
 
 // Rank returns the rank of a node.
 func (m Map) Rank(id fault.NodeID) (int, bool) {
-	rank, ok := m.index[id]
-	return rank, ok
+	if m.topo == nil {
+		return 0, false
+	}
+	return m.topo.Rank(id)
 }
 
 // Explanation returns the committed map's statement on a component, or on the node. It contains neither the
@@ -194,7 +200,7 @@ func (m Map) Group(id string) (awareness.GroupStatus, bool) {
 
 // Find returns a node.
 func (m Map) Find(id fault.NodeID) (Entry, bool) {
-	rank, ok := m.index[id]
+	rank, ok := m.Rank(id)
 	if !ok {
 		return Entry{}, false
 	}
@@ -275,7 +281,7 @@ func NewBuilder(names *Names, since time.Time) *Builder {
 	placed := topo.Placed()
 	n := (len(placed) + chunkSize - 1) / chunkSize
 	b := &Builder{
-		now: Map{topo: topo, dims: topo.Dims, index: make(map[fault.NodeID]int, len(placed)), chunks: make([]*chunk, n)},
+		now: Map{topo: topo, dims: topo.Dims, chunks: make([]*chunk, n)},
 		own: make([]bool, n), rules: newRules(), above: newAbove(),
 	}
 	for i := range b.now.chunks {
@@ -289,7 +295,6 @@ func NewBuilder(names *Names, since time.Time) *Builder {
 		}
 	}
 	for rank, n := range placed {
-		b.now.index[n.ID] = rank
 		b.put(rank, Entry{Status: unheard(n.ID, n.Coord, b.now.dims, since)})
 	}
 	return b
@@ -310,7 +315,7 @@ func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) aw
 
 // Set replaces a node. It reports whether the map has that node at that place.
 func (b *Builder) Set(e Entry) bool {
-	rank, ok := b.now.index[e.Status.ID]
+	rank, ok := b.now.Rank(e.Status.ID)
 	if !ok || b.now.Coord(rank) != e.Status.Coord {
 		return false
 	}
@@ -337,7 +342,7 @@ func (b *Builder) Move(names *Names, since time.Time) (next *Builder, relinked [
 	next.above.changed = true // the index of the nodes
 	for rank := range next.now.Len() {
 		id, at := next.now.ID(rank), next.now.Coord(rank)
-		was, ok := b.now.index[id]
+		was, ok := b.now.Rank(id)
 		if !ok || b.now.Coord(was) != at {
 			continue
 		}
@@ -361,7 +366,7 @@ func (b *Builder) Move(names *Names, since time.Time) (next *Builder, relinked [
 
 // Reset makes a node UNKNOWN again.
 func (b *Builder) Reset(id fault.NodeID, since time.Time) {
-	if rank, ok := b.now.index[id]; ok {
+	if rank, ok := b.now.Rank(id); ok {
 		b.put(rank, Entry{Status: unheard(id, b.now.Coord(rank), b.now.dims, since)})
 	}
 }
@@ -402,7 +407,7 @@ func (b *Builder) At(id fault.NodeID) (Entry, bool) {
 // Plain returns the node of that id as it was set last, without its components. ok is false if there is no such node, if it is
 // not NORMAL, if one of its components is at fault or flapping, or if it has announced a restart.
 func (b *Builder) Plain(id fault.NodeID) (e Entry, ok bool) {
-	rank, ok := b.now.index[id]
+	rank, ok := b.now.Rank(id)
 	if !ok {
 		return Entry{}, false
 	}
@@ -415,13 +420,13 @@ func (b *Builder) Plain(id fault.NodeID) (e Entry, ok bool) {
 
 // Has reports whether the map has a node of that id.
 func (b *Builder) Has(id fault.NodeID) bool {
-	_, ok := b.now.index[id]
+	_, ok := b.now.Rank(id)
 	return ok
 }
 
 // State returns the latest state of a node, or UNKNOWN if there is no such node.
 func (b *Builder) State(id fault.NodeID) fault.State {
-	if rank, ok := b.now.index[id]; ok {
+	if rank, ok := b.now.Rank(id); ok {
 		return b.now.State(rank)
 	}
 	return fault.Unknown

@@ -21,7 +21,7 @@ import (
 // goodbyeTime is the timeout for closing a look's session.
 const goodbyeTime = time.Second
 
-// maxSensors bounds the analog sensors that a look reads.
+// maxSensors bounds the analog sensors that a look reads over IPMI, and the members of a page over Redfish.
 const maxSensors = 256
 
 // readIPMI reads the power state with the privilege USER, and in a full look the event log and sensors. Only a failure to read
@@ -163,17 +163,18 @@ func selText(r *types.SEL) string {
 // sensorLines returns analog sensors of a stream, those out of their thresholds first. If the stream ends early, a line states the cause.
 func sensorLines(ctx context.Context, sensors iter.Seq[*types.Result[types.Sensor]]) []string {
 	var l sensorList
-	left := maxSensors
+	left, answers := maxSensors, 0
 	for r := range sensors {
 		if r == nil {
 			continue
 		}
 		if r.Err != nil {
-			if !withoutSensors(r.Err) {
+			if answers > 0 || !withoutSensors(r.Err) {
 				l.err = r.Err
 			}
 			break
 		}
+		answers++
 		s := r.Ok
 		if s == nil || !s.HasAnalogReading || !s.IsReadingValid() {
 			continue
@@ -198,8 +199,8 @@ func sensorLines(ctx context.Context, sensors iter.Seq[*types.Result[types.Senso
 // withoutSensors reports whether a controller answers that it has no list of sensors.
 func withoutSensors(err error) bool {
 	var e *types.ResponseError
-	return errors.As(err, &e) && slices.Contains([]types.CompletionCode{types.CodeInvalidCommand, types.CodeInvalidCommandForLUN,
-		types.CodeRequestedDataNotPresent, types.CodeIllegalCommand}, e.CompletionCode())
+	return errors.As(err, &e) && slices.Contains([]types.CompletionCode{types.CodeInvalidCommand, types.CodeRequestedDataNotPresent,
+		types.CodeIllegalCommand}, e.CompletionCode())
 }
 
 // thresholdWords returns a sensor's state for people: the library's is the abbreviation of a threshold, such as ucr.

@@ -333,9 +333,12 @@ func TestMissingIPMISensorsAreNamed(t *testing.T) {
 		"all":             {stream{sensor("inlet", false), sensor("cpu", true)}, false, []string{"cpu 40", "inlet 40"}, 2},
 		"failure":         {stream{sensor("inlet", false), failure, sensor("cpu", true)}, false, []string{"sensors not read", "inlet"}, 2},
 		"failure at once": {stream{nil, {}, failure}, false, []string{"sensors not read: GetSDR"}, 1},
-		"too many":        {append(many, sensor("cpu", true)), false, []string{"sensors not read: more sensors", "fan"}, controller.MaxLines},
-		"as many as fit":  {many, false, []string{"fan"}, controller.MaxLines},
-		"out of time":     {stream{sensor("cpu", true)}, true, []string{"cpu", "sensors not read: context canceled"}, 2},
+		"no list":         {stream{{Err: types.NewResponseError(types.CodeInvalidCommand, "")}}, false, nil, 0},
+		"end of a broken list": {stream{sensor("inlet", false), {Err: types.NewResponseError(types.CodeRequestedDataNotPresent, "")}}, false,
+			[]string{"sensors not read: ", "inlet"}, 2},
+		"too many":       {append(many, sensor("cpu", true)), false, []string{"sensors not read: more sensors", "fan"}, controller.MaxLines},
+		"as many as fit": {many, false, []string{"fan"}, controller.MaxLines},
+		"out of time":    {stream{sensor("cpu", true)}, true, []string{"cpu", "sensors not read: context canceled"}, 2},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		if tc.ended {

@@ -210,11 +210,21 @@ func (e logEntry) number() int {
 // logPage is a page of a log: LogEntryCollection in the schema.
 type logPage struct {
 	Members []logEntry
-	Count   int    `json:"Members@odata.count"` // of all pages
+	Count   any    `json:"Members@odata.count"` // a number: of the entries in all pages
 	Next    string `json:"Members@odata.nextLink"`
 }
 
-// oldestFirst reports whether most entries are newer than the entry before them. One step of the controller's clock changes nothing.
+// maxCount bounds the believed number of entries of a log.
+const maxCount = 1 << 30
+
+// count returns the number of entries in all pages; 0 if the controller does not state one.
+func (p logPage) count() int {
+	n, _ := p.Count.(float64)
+	return int(max(0, min(n, maxCount)))
+}
+
+// oldestFirst reports whether most entries are newer than the entry before them. In a page of four or more entries, one step of the
+// controller's clock changes nothing.
 func oldestFirst(entries []logEntry) bool {
 	newer := 0
 	for i := 1; i < len(entries); i++ {
@@ -224,31 +234,46 @@ func oldestFirst(entries []logEntry) bool {
 	return newer > 0
 }
 
-// readLog returns the entries of a log at a path. Of a log of more than maxPages pages it returns the first ones, or the last newestPages
-// pages if the oldest entries come first and the controller can skip entries. all is false if a page could not be read.
-func readLog(c *gofish.APIClient, path string) (entries []logEntry, all bool) {
-	var first logPage
-	if path == "" || get(c, path, &first) != nil {
+// readLog returns the entries of a log at a path. Of a log of more than maxPages pages it returns the first ones, or those of the last
+// newestPages pages if the oldest entries come first and the controller can skip entries. complete is false if a page could not be read.
+func readLog(c *gofish.APIClient, path string) (entries []logEntry, complete bool) {
+	var page logPage
+	if path == "" || get(c, path, &page) != nil {
 		return nil, path == ""
 	}
-	if n := len(first.Members); first.Count/maxPages > n && oldestFirst(first.Members) {
-		and := "?"
+	if n := len(page.Members); page.count() > maxPages*n && oldestFirst(page.Members) {
+		separator := "?"
 		if strings.Contains(path, "?") {
-			and = "&"
+			separator = "&"
 		}
 		var last logPage
-		switch err := get(c, fmt.Sprintf("%s%s$skip=%d", path, and, first.Count-newestPages*n), &last); {
-		case err == nil && len(last.Members) > 0 && last.Members[0].key() != first.Members[0].key():
+		switch err := get(c, fmt.Sprintf("%s%s$skip=%d", path, separator, page.count()-newestPages*n), &last); {
+		case err == nil && len(last.Members) > 0 && last.Members[0].key() != page.Members[0].key():
 			return last.follow(c)
-		case err != nil && !missing(err) && !answeredWith(err, http.StatusBadRequest):
-			return nil, false // the first pages hold nothing new
+		case err != nil && !cannotSkip(err):
+			return nil, false // the next look tries again: the first pages have old entries
 		}
 	}
-	return first.follow(c)
+	return page.follow(c)
 }
 
-// follow returns the entries of a page and of those after it, at most maxPages in all. all is false if one of them could not be read.
-func (p logPage) follow(c *gofish.APIClient) (entries []logEntry, all bool) {
+// cannotSkip reports whether a service answers that it does not skip entries, and not that it is busy.
+func cannotSkip(err error) bool {
+	var e *schemas.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch code := e.HTTPReturnedStatusCode; code {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500 || code == http.StatusNotImplemented
+	}
+}
+
+// follow returns the entries of a page and of those after it, at most maxPages in all. complete is false if one of them could not be
+// read.
+func (p logPage) follow(c *gofish.APIClient) (entries []logEntry, complete bool) {
 	entries = p.Members
 	for pages := 1; p.Next != "" && pages < maxPages; pages++ {
 		next := p.Next

@@ -153,8 +153,7 @@ func TestPartlyReadRedfishLogShowsNothingTwice(t *testing.T) {
 // entry replaces the oldest.
 func TestLongRedfishLogShowsNewestEntries(t *testing.T) {
 	t.Parallel()
-	const entries = 9*powertest.PageSize + 7
-	tail := fmt.Sprintf("%s?$skip=%d", powertest.Entries, entries-newestPages*powertest.PageSize)
+	const long, justLong = 9*powertest.PageSize + 7, maxPages*powertest.PageSize + 1
 	refuse := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", code) }
 	}
@@ -162,17 +161,20 @@ func TestLongRedfishLogShowsNewestEntries(t *testing.T) {
 		_, _ = fmt.Fprintf(w, `{"Members":[{"Id":"0","Created":%q,"Severity":"OK","Message":"event 0"}]}`, created(0))
 	}
 	for name, tc := range map[string]struct {
+		entries     int
 		newestFirst bool
 		tail        http.HandlerFunc // instead of the page that a look skips to; nil: the controller's
 		first, next string           // newest line of the first look, and of one after another entry
 	}{
-		"newest first":    {true, nil, "event 456", "event 457"},
-		"oldest first":    {false, nil, "event 456", "event 457"},
-		"skips no entry":  {false, refuse(http.StatusNotImplemented), "event 199", ""},
-		"$skip is wrong":  {false, refuse(http.StatusBadRequest), "event 199", ""},
-		"ignores $skip":   {false, firstPage, "event 199", ""},
-		"busy, then not":  {false, refuse(http.StatusServiceUnavailable), "", "event 457"},
-		"an empty answer": {false, text(`{}`), "event 199", ""},
+		"newest first":    {long, true, nil, "event 456", "event 457"},
+		"oldest first":    {long, false, nil, "event 456", "event 457"},
+		"one page more":   {justLong, false, nil, "event 200", "event 201"},
+		"skips no entry":  {long, false, refuse(http.StatusNotImplemented), "event 199", ""},
+		"$skip is wrong":  {long, false, refuse(http.StatusBadRequest), "event 199", ""},
+		"ignores $skip":   {long, false, firstPage, "event 199", ""},
+		"busy, then not":  {long, false, refuse(http.StatusServiceUnavailable), "", "event 457"},
+		"asks to wait":    {long, false, refuse(http.StatusTooManyRequests), "", "event 457"},
+		"an empty answer": {long, false, text(`{}`), "event 199", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -180,9 +182,10 @@ func TestLongRedfishLogShowsNewestEntries(t *testing.T) {
 			if tc.newestFirst {
 				e.NewestFirst()
 			}
-			for i := range entries {
+			for i := range tc.entries {
 				e.Log(event(i))
 			}
+			tail := fmt.Sprintf("%s?$skip=%d", powertest.Entries, tc.entries-newestPages*powertest.PageSize)
 			if tc.tail != nil {
 				e.Instead(tail, tc.tail)
 			}
@@ -204,7 +207,7 @@ func TestLongRedfishLogShowsNewestEntries(t *testing.T) {
 				e.Instead(tail, nil)
 			}
 			e.Forget(1)
-			e.Log(event(entries))
+			e.Log(event(tc.entries))
 			switch a := lookAt(t, p, true); {
 			case tc.next == "" && tc.tail != nil: // its newest entries are out of reach
 			case newest(a) != tc.next || tc.first != "" && len(a.Log) != 1:
@@ -432,6 +435,10 @@ func FuzzControllerAnswers(f *testing.F) {
 	f.Add(system, `{"Temperatures":[{"Name":"a","ReadingCelsius":null}],"PowerSupplies":[{"Name":"b","LineInputVoltage":1e308}]}`)
 	f.Add(system, `{"Members":[{"Name":"a","Reading":1e308,"ReadingUnits":"Cel","Status":{"State":"Enabled","Health":"\u001b"}},`+
 		`{"@odata.id":"`+powertest.Sensors+`/1"},{"Reading":"x"}],"Members@odata.nextLink":"`+powertest.Sensors+`"}`)
+	for _, count := range []string{"1e300", "-1e300", "457", `"457"`, "9223372036854775807"} {
+		f.Add(system, `{"Entries":{"@odata.id":"`+powertest.Entries+`"},"Members":[{"Id":"1","@odata.id":"`+powertest.Entries+
+			`"},{"Id":"2"}],"Members@odata.count":`+count+`}`)
+	}
 	f.Add(`{"PowerState":[]}`, `null`)
 	e := powertest.New(f)
 	f.Fuzz(func(t *testing.T, system, other string) {

@@ -58,13 +58,9 @@ func (l *sensorList) lines() []string {
 
 // missing reports whether a service answers that it does not have a resource.
 func missing(err error) bool {
-	return answeredWith(err, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone, http.StatusNotImplemented)
-}
-
-// answeredWith reports whether a service answers with one of these HTTP codes.
-func answeredWith(err error, codes ...int) bool {
 	var e *schemas.Error
-	return errors.As(err, &e) && slices.Contains(codes, e.HTTPReturnedStatusCode)
+	return errors.As(err, &e) && slices.Contains([]int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone,
+		http.StatusNotImplemented}, e.HTTPReturnedStatusCode)
 }
 
 // sensorsOf returns the sensors of a chassis, those not OK first. It reads Thermal and Power. For newer controllers, which lack at least

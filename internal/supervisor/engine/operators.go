@@ -190,7 +190,7 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	}
 	e.cfg.Names.Set(snap.Topology.Topology)
 	if now := e.cfg.Names.Topology(); now.Revision == snap.Topology.Revision {
-		snap.Topology.Topology = now // the same, once in memory
+		snap.Topology.Topology = now // equal revisions have equal contents: keep one copy
 	}
 	garbage := snap.Topology.Garbage
 	var marks []*lofamov1.Maintenance

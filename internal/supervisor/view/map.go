@@ -29,7 +29,7 @@ type Map struct {
 	Groups   []awareness.GroupStatus
 	Warnings []awareness.WarningStatus
 
-	topo   *topology.Topology // of a zero Map: nil
+	topo   *topology.Topology // nil in a zero Map
 	dims   grid.Dims
 	places *places // nil: the nodes have all places of the torus
 	chunks []*chunk

@@ -32,7 +32,7 @@ type restarts struct {
 	last   time.Time    // arrival of the newest notice
 	budget time.Duration
 	asOf   time.Time // time for which budget is valid
-	relink time.Time // end of the last restart of the DNP half for which the budget covered the recovery of the links
+	relink time.Time // end of the last absence of the DNP half in an announced restart, if the budget covered the recovery of the links
 }
 
 // Restart is an announced restart of a half, or of both, as the map shows it. Zero: none.
@@ -67,8 +67,8 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 		return
 	case r.Within > 0:
 		p.announce(r.Half, sent(d, now).Add(min(r.Within, fault.MaxRestart)), now)
-	default:
-		m.restartOver(p, r.Half, now)
+	case m.restartOver(p, r.Half, now) && r.Half == fault.HalfDNP:
+		m.linksReturn(p, now)
 	}
 	m.touchAround(n)
 }
@@ -84,22 +84,33 @@ func (p *restarts) advance(h fault.Half, at stamp, now time.Time) bool {
 }
 
 // endRestarts ends the announced restarts of a node that is back: the new daemon's return ends the old daemon's notices. It leaves the
-// notice of a DNP half with its own kernel. That half may still be away, and its own daemon ends the notice through the window.
+// notice of a DNP half with its own kernel. That half may still be away, and its own daemon ends the notice through the window. Otherwise
+// the DNP half was away too, even if only the host half announced its restart: the agent may have stopped meanwhile.
 func (m *Machine) endRestarts(n *node, at stamp, now time.Time) {
 	p := m.restartsOf(n, now) // an older notice may still arrive
+	both, restarted := n.platform() != fault.PlatformDPU, false
 	for _, h := range halves {
-		if (h == fault.HalfHost || n.platform() != fault.PlatformDPU) && p.advance(h, at, now) {
-			m.restartOver(p, h, now)
+		if (h == fault.HalfHost || both) && p.advance(h, at, now) {
+			restarted = m.restartOver(p, h, now) || restarted
 		}
+	}
+	if restarted && both {
+		m.linksReturn(p, now)
 	}
 }
 
-// restartOver ends a restart of a half. If it is the DNP half, the links now have their time to recover.
-func (m *Machine) restartOver(p *restarts, h fault.Half, now time.Time) {
+// restartOver ends a restart of a half. It reports whether one was announced and under way.
+func (m *Machine) restartOver(p *restarts, h fault.Half, now time.Time) bool {
 	restarts := now.Before(p.until[h-1]) && !p.back[h-1]
 	p.over(h, now.Add(m.restartSettles()))
-	if restarts && h == fault.HalfDNP {
-		p.relinks(now, m.restartSettles()+m.cfg.HoldOff)
+	return restarts
+}
+
+// linksReturn gives the links of a node whose DNP half is back their time to recover, if the budget covers that.
+func (m *Machine) linksReturn(p *restarts, now time.Time) {
+	takes := m.restartSettles() + m.cfg.HoldOff
+	if p.grow(now); p.budget >= takes {
+		p.budget, p.relink = p.budget-takes, now
 	}
 }
 
@@ -144,14 +155,6 @@ func (p *restarts) over(h fault.Half, at time.Time) {
 	}
 	p.back[h-1] = true
 	p.budget = min(restartBudget, p.budget+before.Sub(fault.Later(p.until[0], p.until[1])))
-}
-
-// relinks starts the recovery time of the links of a restarted DNP half and takes it from the budget. If the budget has less time left,
-// it does nothing.
-func (p *restarts) relinks(now time.Time, takes time.Duration) {
-	if p.grow(now); p.budget >= takes {
-		p.budget, p.relink = p.budget-takes, now
-	}
 }
 
 // announced returns the restart that a node has announced and that has not settled.

@@ -184,8 +184,9 @@ func (s *store) announce() {
 
 func (s *store) append(e entry) { s.log = append(s.log, e) }
 
-// campaign makes a candidate.
+// campaign makes a candidate. Its earlier processes are no candidates any more.
 func (s *store) campaign(r *replica) (rev uint64) {
+	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool { return c.replica == r && c.life != r.life })
 	s.append(entry{})
 	s.candidates = append(s.candidates, candidate{r, r.life, s.rev(), r.ttl, s.w.now.Add(r.ttl)})
 	s.w.after(r.ttl, s.expire)

@@ -36,9 +36,10 @@ func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) e
 }
 
 func (c Campaigner) run(ctx context.Context, t *leaseLength, work func(context.Context, Fence) error) {
-	waits := false
+	waits, stood := false, false
 	for ctx.Err() == nil {
-		reached, err := c.term(ctx, t, work)
+		reached, err := c.term(ctx, t, !stood, work)
+		stood = stood || reached != nothing
 		if err != nil && ctx.Err() == nil {
 			c.logEnd(reached, waits, err)
 		}
@@ -82,7 +83,8 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 // resignTime bounds an orderly resignation.
 const resignTime = time.Second
 
-func (c Campaigner) term(ctx context.Context, t *leaseLength, work func(context.Context, Fence) error) (r reached, err error) {
+// term takes a lease, campaigns and leads. first is true until this process has been a candidate.
+func (c Campaigner) term(ctx context.Context, t *leaseLength, first bool, work func(context.Context, Fence) error) (r reached, err error) {
 	// The lease must outlive ctx until the replica has resigned.
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -98,6 +100,9 @@ func (c Campaigner) term(ctx context.Context, t *leaseLength, work func(context.
 			err = fmt.Errorf("resign %s: %w", c.ID, rerr)
 		}
 	}()
+	if first {
+		c.endEarlier(ctx)
+	}
 	lctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	elected, ended := make(chan Fence, 1), make(chan struct{})
@@ -127,6 +132,27 @@ func (c Campaigner) term(ctx context.Context, t *leaseLength, work func(context.
 		return leadership, errors.Join(err, context.Cause(lctx))
 	}
 	return leadership, context.Cause(lctx)
+}
+
+// endEarlier deletes the election keys of this replica's earlier processes. These have ended, but their leases may live for seconds. If
+// that fails, the leases end by themselves.
+func (c Campaigner) endEarlier(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, resignTime)
+	defer cancel()
+	resp, err := c.Client.Get(ctx, ElectionPrefix+"/", clientv3.WithPrefix())
+	if err != nil {
+		c.Logger.Debug("election keys of an earlier process not read", "err", err)
+		return
+	}
+	for _, kv := range resp.Kvs {
+		earlier := of(kv)
+		if earlier.id != c.ID {
+			continue
+		}
+		if ended, err := endTerm(ctx, c.Client, earlier.fence); err != nil || ended {
+			c.Logger.Info("ended the candidacy of an earlier process of this replica", "term", earlier.fence.Rev, "err", err)
+		}
+	}
 }
 
 // within returns a client with the same connection and another context. A campaign that is cancelled deletes its key with
@@ -234,8 +260,10 @@ func oldest(candidates map[string]candidate) (best candidate) {
 
 // EndTerm deletes the election key of a term, so that the next candidate leads. The caller must know that the leader is gone. A leader that
 // still runs loses only the lead: the store refuses its commits, and it campaigns again. ended is false if the term had already ended.
-func (s *Etcd) EndTerm(ctx context.Context, f Fence) (ended bool, err error) {
-	resp, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(f.Key), "=", f.Rev)).Then(clientv3.OpDelete(f.Key)).Commit()
+func (s *Etcd) EndTerm(ctx context.Context, f Fence) (ended bool, err error) { return endTerm(ctx, s.c, f) }
+
+func endTerm(ctx context.Context, c *clientv3.Client, f Fence) (ended bool, err error) {
+	resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(f.Key), "=", f.Rev)).Then(clientv3.OpDelete(f.Key)).Commit()
 	if err != nil {
 		return false, fmt.Errorf("end term %d: %w", f.Rev, err)
 	}

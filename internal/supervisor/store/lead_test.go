@@ -234,6 +234,35 @@ func TestCandidateEndsWithoutQuorum(t *testing.T) {
 	await(t, "the candidate to end", ended)
 }
 
+// TestRestartedReplicaEndsItsEarlierTerm: the lease of a process that was killed lives for ten minutes more. When the replica starts again, it
+// ends that candidacy, so the next candidate leads. It ends no candidacy of another replica.
+func TestRestartedReplicaEndsItsEarlierTerm(t *testing.T) {
+	const long = 600
+	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	q := quorumless{client.KV, client.Lease, new(atomic.Bool)}
+	dying := clientv3.NewCtxClient(t.Context())
+	dying.KV, dying.Lease, dying.Watcher = q, q, client.Watcher
+	a := campaign(t, dying, "a", long)
+	first := await(t, "a to lead", a.began)
+	b := campaign(t, client, "b", long)
+	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
+		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
+		return err == nil && len(resp.Kvs) == 2
+	})
+	q.lost.Store(true) // it cannot resign, as if it were killed
+	a.stop()
+	if !leads(t, client, first) || len(b.began) > 0 {
+		t.Fatal("the term of the killed process has ended")
+	}
+	again := campaign(t, client, "a", long)
+	second := await(t, "b to lead", b.began)
+	if leads(t, client, first) || !leads(t, client, second) {
+		t.Errorf("the earlier term stands: %v; b's term stands: %v", leads(t, client, first), leads(t, client, second))
+	}
+	b.leave <- errors.New("refused")
+	await(t, "a to lead again", again.began)
+}
+
 // leaseless is a store that grants no lease until it has been asked often enough.
 type leaseless struct {
 	clientv3.Lease

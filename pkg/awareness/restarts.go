@@ -85,7 +85,7 @@ func (p *restarts) advance(h fault.Half, at stamp, now time.Time) bool {
 
 // endRestarts ends the announced restarts of a node that is back: the new daemon's return ends the old daemon's notices. It leaves the
 // notice of a DNP half with its own kernel. That half may still be away, and its own daemon ends the notice through the window. Otherwise
-// the DNP half was away too, even if only the host half announced its restart: the agent may have stopped meanwhile.
+// the DNP half may have been away too, even if only the host half announced its restart: the agent may have stopped meanwhile.
 func (m *Machine) endRestarts(n *node, at stamp, now time.Time) {
 	p := m.restartsOf(n, now) // an older notice may still arrive
 	both, restarted := n.platform() != fault.PlatformDPU, false

@@ -6,10 +6,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A node is back when its stop ends, when a verdict on its DNP half or an announced restart of that half ends, or when one of its halves
-// restarts. (If only the DNP half restarts, unannounced, the leader does not see it, because that half does not report while its host half
-// works.) Its links recover later: each end calls a link good only after the hold-off, and until then its frames say that it does not hear
-// the other end. Until the links have recovered, neither such a frame nor a silence that began before the return blames a link:
+// A node is back when its stop ends, when a verdict on its DNP half or an announced restart of that half ends, when it announces its return
+// during an announced restart of its host half, or when one of its halves restarts. (If only the DNP half restarts, unannounced, the leader
+// does not see it, because that half does not report while its host half works.) Its links recover later: each end calls a link good only
+// after the hold-off, and until then its frames say that it does not hear the other end. Until the links have recovered, neither such a
+// frame nor a silence that began before the return blames a link:
 //
 //	dead or stopped ──starts, speaks──► back ──2 digest periods + Config.HoldOff──► links recovered
 //

@@ -149,8 +149,11 @@ func (c Campaigner) endEarlier(ctx context.Context) {
 		if earlier.id != c.ID {
 			continue
 		}
-		if ended, err := endTerm(ctx, c.Client, earlier.fence); err != nil || ended {
-			c.Logger.Info("ended the candidacy of an earlier process of this replica", "term", earlier.fence.Rev, "err", err)
+		switch ended, err := endTerm(ctx, c.Client, earlier.fence); {
+		case err != nil:
+			c.Logger.Debug("candidacy of an earlier process not ended", "err", err)
+		case ended:
+			c.Logger.Info("ended the candidacy of an earlier process of this replica", "term", earlier.fence.Rev)
 		}
 	}
 }
@@ -260,7 +263,9 @@ func oldest(candidates map[string]candidate) (best candidate) {
 
 // EndTerm deletes the election key of a term, so that the next candidate leads. The caller must know that the leader is gone. A leader that
 // still runs loses only the lead: the store refuses its commits, and it campaigns again. ended is false if the term had already ended.
-func (s *Etcd) EndTerm(ctx context.Context, f Fence) (ended bool, err error) { return endTerm(ctx, s.c, f) }
+func (s *Etcd) EndTerm(ctx context.Context, f Fence) (ended bool, err error) {
+	return endTerm(ctx, s.c, f)
+}
 
 func endTerm(ctx context.Context, c *clientv3.Client, f Fence) (ended bool, err error) {
 	resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(f.Key), "=", f.Rev)).Then(clientv3.OpDelete(f.Key)).Commit()

@@ -13,11 +13,13 @@ import (
 // Afterwards it is a waste: the heap of a large map would stay twice as large for hours.
 const (
 	mostGC  = 100 // percent, as in GOGC: Go's default
-	leastGC = 25
-	// collectEvery is the desired interval between collections. To reach it, the heap may grow by up to mostGC percent.
+	leastGC = 10
+	// collectEvery is the desired interval between collections. To reach it, the heap may grow by up to mostGC percent and mostRoom.
 	collectEvery = 10 * time.Second
 	// leastRoom lets a small heap grow as it would by default.
 	leastRoom = 128 << 20
+	// mostRoom bounds the growth of a large heap, so that a start does not double it. A heap above 5 GB may grow by leastGC percent.
+	mostRoom = 512 << 20
 	// calmTime is the number of seconds with few allocations after which the limit of the heap's growth falls.
 	calmTime = 30
 )
@@ -43,11 +45,12 @@ func (c *collector) second(total, live uint64) int {
 	for _, r := range c.rates {
 		room = max(room, r*uint64(collectEvery/time.Second))
 	}
+	room = min(room, mostRoom)
 	percent := mostGC
 	if live > 0 {
 		percent = int(min(mostGC, max(leastGC, 100*room/live)))
 	}
-	if d := percent - c.now; c.now != 0 && d > -10 && d < 10 {
+	if d := percent - c.now; 4*max(d, -d) < c.now {
 		return 0
 	}
 	c.now = percent

@@ -12,7 +12,8 @@ import (
 
 const mb = 1 << 20
 
-// TestHeapGrowsLessWhileLittleIsAllocated: a burst lets the heap double at once; the memory comes back after calmTime.
+// TestHeapGrowsLessWhileLittleIsAllocated: a burst lets the heap grow at once, a small one to its double and a large one by mostRoom. The
+// memory comes back after calmTime.
 func TestHeapGrowsLessWhileLittleIsAllocated(t *testing.T) {
 	var c collector
 	total := uint64(1000 * mb)
@@ -21,15 +22,17 @@ func TestHeapGrowsLessWhileLittleIsAllocated(t *testing.T) {
 		rate, live uint64 // MB, MB/s
 		want       int    // percent after these seconds
 	}{
-		{1, 0, 800, leastGC},
-		{1, 200, 800, mostGC},               // a burst
-		{calmTime - 1, 1, 800, mostGC},      // its last seconds still count
-		{1, 1, 800, leastGC},                // calm
-		{1, 40, 800, 50},                    // room for ten seconds
-		{calmTime, 40, 810, 50},             // little has changed
-		{calmTime, 1, 300, 100 * 128 / 300}, // a smaller heap has the least room
-		{calmTime, 1, 100, mostGC},          // a small one grows as by default
-		{calmTime, 0, 0, mostGC},            // not collected yet
+		{1, 0, 800, 100 * 128 / 800},
+		{1, 200, 800, 100 * 512 / 800},          // a burst
+		{calmTime - 1, 1, 800, 100 * 512 / 800}, // its last seconds still count
+		{1, 1, 800, 100 * 128 / 800},            // calm
+		{1, 40, 800, 50},                        // room for ten seconds
+		{calmTime, 40, 810, 50},                 // little has changed
+		{calmTime, 1, 300, 100 * 128 / 300},     // a smaller heap has the least room
+		{calmTime, 1, 100, mostGC},              // a small one grows as by default
+		{1, 50, 300, mostGC},                    // its double is less than the most room
+		{calmTime, 0, 0, mostGC},                // not collected yet
+		{calmTime, 1, 6000, leastGC},            // a very large one
 	} {
 		for range step.seconds {
 			total += step.rate * mb

@@ -234,8 +234,8 @@ func TestCandidateEndsWithoutQuorum(t *testing.T) {
 	await(t, "the candidate to end", ended)
 }
 
-// TestRestartedReplicaEndsItsEarlierTerm: the lease of a process that was killed lives for ten minutes more. When the replica starts again, it
-// ends that candidacy, so the next candidate leads. It ends no candidacy of another replica.
+// TestRestartedReplicaEndsItsEarlierTerm: the lease of a process that was killed lives for ten minutes more. When the replica starts again,
+// it ends that candidacy, so the next candidate leads. It ends no candidacy of another replica.
 func TestRestartedReplicaEndsItsEarlierTerm(t *testing.T) {
 	const long = 600
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()

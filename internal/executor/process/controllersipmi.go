@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -136,10 +135,7 @@ func (p *controllerPlace) newEntries(get func(id uint16) (*storage.GetSELEntryRe
 }
 
 // absent reports whether a controller answers that it has no such record.
-func absent(err error) bool {
-	var e *types.ResponseError
-	return errors.As(err, &e) && e.CompletionCode() == types.CodeRequestedDataNotPresent
-}
+func absent(err error) bool { return answeredWith(err, types.CodeRequestedDataNotPresent) }
 
 // answered reports whether an error is an answer of the controller.
 func answered(err error) bool {
@@ -163,23 +159,23 @@ func selText(r *types.SEL) string {
 // sensorLines returns analog sensors of a stream, those out of their thresholds first. If the stream ends early, a line states the cause.
 func sensorLines(ctx context.Context, sensors iter.Seq[*types.Result[types.Sensor]]) []string {
 	var l sensorList
-	left, answers := maxSensors, 0
+	began := false
 	for r := range sensors {
 		if r == nil {
 			continue
 		}
 		if r.Err != nil {
-			if answers > 0 || !withoutSensors(r.Err) {
+			if began || !withoutSensors(r.Err) {
 				l.err = r.Err
 			}
 			break
 		}
-		answers++
+		began = true
 		s := r.Ok
 		if s == nil || !s.HasAnalogReading || !s.IsReadingValid() {
 			continue
 		}
-		if left--; left < 0 {
+		if len(l.good)+len(l.bad) == maxSensors {
 			l.err = errMore
 			break
 		}
@@ -198,9 +194,7 @@ func sensorLines(ctx context.Context, sensors iter.Seq[*types.Result[types.Senso
 
 // withoutSensors reports whether a controller answers that it has no list of sensors.
 func withoutSensors(err error) bool {
-	var e *types.ResponseError
-	return errors.As(err, &e) && slices.Contains([]types.CompletionCode{types.CodeInvalidCommand, types.CodeRequestedDataNotPresent,
-		types.CodeIllegalCommand}, e.CompletionCode())
+	return answeredWith(err, types.CodeInvalidCommand, types.CodeRequestedDataNotPresent, types.CodeIllegalCommand)
 }
 
 // thresholdWords returns a sensor's state for people: the library's is the abbreviation of a threshold, such as ucr.

@@ -259,11 +259,7 @@ func readLog(c *gofish.APIClient, path string) (entries []logEntry, complete boo
 
 // cannotSkip reports whether a service answers that it does not skip entries, and not that it is busy.
 func cannotSkip(err error) bool {
-	var e *schemas.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	switch code := e.HTTPReturnedStatusCode; code {
+	switch code := httpStatus(err); code {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
 		return false
 	default:

@@ -128,7 +128,7 @@ func TestPartlyReadRedfishLogShowsNothingTwice(t *testing.T) {
 	t.Parallel()
 	e := powertest.New(t)
 	for i := range 2 * powertest.PageSize {
-		e.Log(powertest.Entry{ID: fmt.Sprint(i), Created: time.Unix(int64(1_700_000_000+i), 0).UTC().Format(time.RFC3339), Message: "event"})
+		e.Log(event(i))
 	}
 	p := place(controllerAt(e))
 	if a := lookAt(t, p, true); len(a.Log) != controller.MaxLines {
@@ -154,9 +154,6 @@ func TestPartlyReadRedfishLogShowsNothingTwice(t *testing.T) {
 func TestLongRedfishLogShowsNewestEntries(t *testing.T) {
 	t.Parallel()
 	const long, justLong = 9*powertest.PageSize + 7, maxPages*powertest.PageSize + 1
-	refuse := func(code int) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", code) }
-	}
 	firstPage := func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"Members":[{"Id":"0","Created":%q,"Severity":"OK","Message":"event 0"}]}`, created(0))
 	}
@@ -169,11 +166,11 @@ func TestLongRedfishLogShowsNewestEntries(t *testing.T) {
 		"newest first":    {long, true, nil, "event 456", "event 457"},
 		"oldest first":    {long, false, nil, "event 456", "event 457"},
 		"one page more":   {justLong, false, nil, "event 200", "event 201"},
-		"skips no entry":  {long, false, refuse(http.StatusNotImplemented), "event 199", ""},
-		"$skip is wrong":  {long, false, refuse(http.StatusBadRequest), "event 199", ""},
+		"skips no entry":  {long, false, statusOnly(http.StatusNotImplemented), "event 199", ""},
+		"$skip is wrong":  {long, false, statusOnly(http.StatusBadRequest), "event 199", ""},
 		"ignores $skip":   {long, false, firstPage, "event 199", ""},
-		"busy, then not":  {long, false, refuse(http.StatusServiceUnavailable), "", "event 457"},
-		"asks to wait":    {long, false, refuse(http.StatusTooManyRequests), "", "event 457"},
+		"busy, then not":  {long, false, statusOnly(http.StatusServiceUnavailable), "", "event 457"},
+		"asks to wait":    {long, false, statusOnly(http.StatusTooManyRequests), "", "event 457"},
 		"an empty answer": {long, false, text(`{}`), "event 199", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

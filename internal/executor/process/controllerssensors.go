@@ -58,9 +58,8 @@ func (l *sensorList) lines() []string {
 
 // missing reports whether a service answers that it does not have a resource.
 func missing(err error) bool {
-	var e *schemas.Error
-	return errors.As(err, &e) && slices.Contains([]int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone,
-		http.StatusNotImplemented}, e.HTTPReturnedStatusCode)
+	return slices.Contains([]int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusGone, http.StatusNotImplemented},
+		httpStatus(err))
 }
 
 // sensorsOf returns the sensors of a chassis, those not OK first. It reads Thermal and Power. For newer controllers, which lack at least

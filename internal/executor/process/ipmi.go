@@ -29,9 +29,12 @@ var refusals = []types.CompletionCode{
 }
 
 // refusal reports whether an error is a BMC's answer that the command was not begun.
-func refusal(err error) bool {
+func refusal(err error) bool { return answeredWith(err, refusals...) }
+
+// answeredWith reports whether an error is an answer of the BMC with one of these completion codes.
+func answeredWith(err error, codes ...types.CompletionCode) bool {
 	var e *types.ResponseError
-	return errors.As(err, &e) && slices.Contains(refusals, e.CompletionCode())
+	return errors.As(err, &e) && slices.Contains(codes, e.CompletionCode())
 }
 
 // cipherSuites returns the cipher suites to try, in this order. Both authenticate and encrypt. Without a list, the library would ask the

@@ -134,15 +134,22 @@ func (b BMC) resetTarget(system *schemas.ComputerSystem) (string, error) {
 // refused returns the result of a reset that was not accepted. A 4xx status means that it was not begun, except for a
 // request timeout. A 3xx status does not mean that: 303 is a common answer to a POST that was carried out.
 func (b BMC) refused(err error, posted bool) executor.Result {
-	var e *schemas.Error
-	if errors.As(err, &e) && e.HTTPReturnedStatusCode >= 400 && e.HTTPReturnedStatusCode < 500 &&
-		e.HTTPReturnedStatusCode != http.StatusRequestTimeout {
+	if code := httpStatus(err); code >= 400 && code < 500 && code != http.StatusRequestTimeout {
 		return executor.Unchanged("%s%s: %s", b.Address, b.System, plain(err))
 	}
 	if !posted {
 		return executor.Unchanged("%s%s: %s", b.Address, b.System, plain(err))
 	}
 	return executor.NotKnown("%s%s: %s", b.Address, b.System, plain(err))
+}
+
+// httpStatus returns the HTTP status of a service's answer; 0 if the error is no answer.
+func httpStatus(err error) int {
+	var e *schemas.Error
+	if !errors.As(err, &e) {
+		return 0
+	}
+	return e.HTTPReturnedStatusCode
 }
 
 // follow waits for the end of a task at its monitor. The monitor returns 202 while the task runs, then either the

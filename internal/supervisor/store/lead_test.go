@@ -77,6 +77,15 @@ func leads(t *testing.T, client *clientv3.Client, f store.Fence) bool {
 	return err == nil
 }
 
+// twoStand waits until two candidates stand.
+func twoStand(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	supervisortest.Eventually(t, "the second candidate to stand", func() bool {
+		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
+		return err == nil && len(resp.Kvs) == 2
+	})
+}
+
 // observing returns an observer that follows the election until the test ends.
 func observing(t *testing.T, client *clientv3.Client) *store.Observer {
 	t.Helper()
@@ -114,10 +123,7 @@ func TestOneCandidateLeadsAtATime(t *testing.T) {
 	first := await(t, "a to lead", a.began)
 	follows("a")
 	b := campaign(t, client, "b", patient)
-	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
-		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
-		return err == nil && len(resp.Kvs) == 2
-	})
+	twoStand(t, client)
 	if len(b.began) > 0 || !leads(t, client, first) {
 		t.Fatal("two lead")
 	}
@@ -149,10 +155,7 @@ func TestEndedTermLetsTheNextCandidateLead(t *testing.T) {
 	first := await(t, "a to lead", a.began)
 	observed("a", first)
 	b := campaign(t, client, "b", patient)
-	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
-		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
-		return err == nil && len(resp.Kvs) == 2
-	})
+	twoStand(t, client)
 	s := store.NewEtcd(client, store.Options{})
 	end := func(what string, f store.Fence, want bool) {
 		t.Helper()
@@ -221,10 +224,7 @@ func TestCandidateEndsWithoutQuorum(t *testing.T) {
 	q := quorumless{client.KV, client.Lease, new(atomic.Bool)}
 	cut.KV, cut.Lease, cut.Watcher = q, q, client.Watcher
 	b := campaign(t, cut, "b", patient)
-	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
-		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
-		return err == nil && len(resp.Kvs) == 2
-	})
+	twoStand(t, client)
 	q.lost.Store(true)
 	ended := make(chan struct{})
 	go func() {
@@ -245,10 +245,7 @@ func TestRestartedReplicaEndsItsEarlierTerm(t *testing.T) {
 	a := campaign(t, dying, "a", long)
 	first := await(t, "a to lead", a.began)
 	b := campaign(t, client, "b", long)
-	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
-		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
-		return err == nil && len(resp.Kvs) == 2
-	})
+	twoStand(t, client)
 	q.lost.Store(true) // it cannot resign, as if it were killed
 	a.stop()
 	if !leads(t, client, first) || len(b.began) > 0 {

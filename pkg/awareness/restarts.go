@@ -67,8 +67,10 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 		return
 	case r.Within > 0:
 		p.announce(r.Half, sent(d, now).Add(min(r.Within, fault.MaxRestart)), now)
-	case m.restartOver(p, r.Half, now) && r.Half == fault.HalfDNP:
-		m.linksReturn(p, now)
+	default:
+		if restarted := m.restartOver(p, r.Half, now); restarted && r.Half == fault.HalfDNP {
+			m.linksReturn(p, now)
+		}
 	}
 	m.touchAround(n)
 }

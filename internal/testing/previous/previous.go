@@ -12,7 +12,7 @@ import (
 )
 
 // Commit is version N-1.
-const Commit = "8e57e194131f48e9a144c973d18c47c17f382043"
+const Commit = "3e537d53f5f812b8a37c77e73b221da6661c6c3a"
 
 // Build writes the source of version N-1 below dir and builds the given programs there. It returns the directories of the source and of the
 // programs. root is the root directory of this version. Without the Git history (a shallow clone, an archive), Build skips the test, but

@@ -75,23 +75,35 @@ func TestShrinkKeepsFailure(t *testing.T) {
 
 // TestReducedStoriesStayFixed plays reduced stories that once failed.
 func TestReducedStoriesStayFixed(t *testing.T) {
+	cube := Plan{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Preset: config.PresetDefault, Supervisors: 3}
 	for name, story := range map[string]struct {
+		Plan
 		acts []string
 		long bool // minutes with the race detector
 	}{
 		// The DNP of an inner node was FAILED, and was UNKNOWN when the nodes around it died.
-		"a half that was dead before": {long: true, acts: []string{
+		"a half that was dead before": {Plan: cube, long: true, acts: []string{
 			"hang 1,1,1 dnp", "run 6326ms", "kill-fraction 0.3", "run 769ms", "cut-supervisor", "run 1029ms",
 		}},
 		// Cut down to this, a story failed for the one thing that was not mended at its end.
-		"a sensor": {acts: []string{"hang 1,1,1 dnp", "run 6326ms", "sensor 1,1,1 memory FAILED"}},
+		"a sensor": {Plan: cube, acts: []string{"hang 1,1,1 dnp", "run 6326ms", "sensor 1,1,1 memory FAILED"}},
+		// The DNP half had accused its host half before both were restarted. The last reports of its log arrived long after the host half was
+		// back. The leader could not send a challenge, because it reached no node itself.
+		"an accusation from before the restart": {
+			Plan: Plan{Dims: grid.Dims{X: 2, Y: 1, Z: 1}, Interfaces: 2, Seed: 3503, Preset: config.PresetFast, Supervisors: 5, Stops: true,
+				Synchronous: true},
+			acts: []string{
+				"supervisor-cut s3 from all", "run 1189ms", "run 689ms", "hang 0,0,0 host", "cut-service 0,0,0", "stop-agent 0,0,0", "run 1242ms",
+				"kill 1,0,0 node", "run 2311ms", "start-agent 0,0,0", "run 2577ms", "start 1,0,0 node", "run 4363ms",
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && story.long {
 				t.Skip("minutes with the race detector: make test plays it without")
 			}
-			p := Plan{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Acts: story.acts,
-				Preset: config.PresetDefault, Supervisors: 3}
+			p := story.Plan
+			p.Acts = story.acts
 			if err := p.Run(); err != nil {
 				t.Error(p.Story(err))
 			}

@@ -104,11 +104,22 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	if bus.silent() && (!found || !bus.since.Before(back)) {
 		r, found = bus, true // if the bus is silent, the watchdog cannot see the half either
 	}
-	if found && !r.since.Before(back) && m.states(n, h.Other(), now) {
+	if found && !r.since.Before(back) && m.stands(n, h, r, now) && m.states(n, h.Other(), now) {
 		a.record, a.by, a.enough, a.bus = r, n.origin(h.Other()), true, bus.silent()
 		a.latest = fault.Later(a.latest, fault.Later(r.since, n.backAt[h.Other()-1]))
 	}
 	return a
+}
+
+// stands reports whether a report of the last window has made or repeated the accusation against the half, since the half last came back
+// from a verdict. A half's report of a change does not repeat its other statements, and may itself be one from before the half's restart.
+func (m *Machine) stands(n *node, h fault.Half, r *record, now time.Time) bool {
+	end := r.said.Add(m.window())
+	if r.said.Before(n.backAt[h-1]) || !now.Before(end) {
+		return false
+	}
+	n.wakeAt(end, now)
+	return true
 }
 
 // hearsNoBus reports whether a valid statement of the half says that it hears nothing over the bus.
@@ -136,7 +147,7 @@ func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
 			v.live++
 		}
 		r, by := m.descriptor(n, i, fault.ComponentHost, now)
-		if r == nil || r.state != fault.Failed || r.since.Before(back) {
+		if r == nil || r.state != fault.Failed || r.since.Before(back) || !m.stands(n, fault.HalfHost, r, now) {
 			continue
 		}
 		if witness {

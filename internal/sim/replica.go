@@ -433,7 +433,7 @@ func (r *replica) downcall(to fault.NodeID, inner []byte) []byte {
 }
 
 // challengeAll sends a challenge from this leader and from all replicas that forward to it, each from its own
-// addresses.
+// addresses. These also ask through the neighbours whose digests they forward.
 func (r *replica) challengeAll(c awareness.Challenge) {
 	r.challenge(c)
 	if c.Again {
@@ -441,8 +441,11 @@ func (r *replica) challengeAll(c awareness.Challenge) {
 	}
 	for _, f := range r.w.replicas {
 		if f != r && f.up() && r.w.store.connected(f, r) {
+			via := slices.DeleteFunc(slices.Clone(c.Via), func(id fault.NodeID) bool {
+				return r.w.now.Sub(r.term.ways[way{f, id}]) > r.w.window()
+			})
 			f.deliver(r.w.between(serviceDelayMin, serviceDelayMax), func() {
-				f.challenge(awareness.Challenge{Node: c.Node, Half: c.Half, Nonce: c.Nonce})
+				f.challenge(awareness.Challenge{Node: c.Node, Half: c.Half, Nonce: c.Nonce, Via: via})
 			})
 		}
 	}

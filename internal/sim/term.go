@@ -34,11 +34,18 @@ type term struct {
 	mine     copied // the map as this term has committed it
 
 	words map[fault.Origin]spoken // of the newest whole digests
+	ways  map[way]time.Time       // when a digest last came by it
 
 	watchdogs *view.Watchdogs
 	stated    map[fault.NodeID]*lofamov1.HardwareWatchdog // of the nodes, as of the open batch
 
 	witness witness
+}
+
+// way is a way from a node directly to the replica that forwards its messages.
+type way struct {
+	by   *replica
+	node fault.NodeID
 }
 
 // maxAnswers bounds the copies of one report that are answered with one commit.
@@ -123,6 +130,7 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	t := &term{
 		r: r, rev: rev, started: w.now, inbox: servicenet.NewInbox(slices.Collect(maps.Values(s.inbox))), head: s.head,
 		open: newBatch(), waiting: make(map[fault.ReportID][]ackTo), mine: make(copied), words: make(map[fault.Origin]spoken),
+		ways:    make(map[way]time.Time),
 		witness: newWitness(), watchdogs: view.NewWatchdogs(), stated: make(map[fault.NodeID]*lofamov1.HardwareWatchdog),
 	}
 	var saved []awareness.NodeStatus
@@ -206,6 +214,9 @@ func (t *term) take(in input) {
 		}
 		t.step(now, *in.answer)
 		return
+	}
+	if o := in.reports[0].ID.Origin; in.digests() && in.path == fault.PathDirect && o.Half == fault.HalfHost {
+		t.ways[way{in.to.by, o.Node}] = t.r.w.now
 	}
 	if in.known {
 		t.takeRestated(now, in)

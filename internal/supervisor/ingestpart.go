@@ -57,6 +57,7 @@ func (p *ingestPart) start(s *Supervisor) error {
 	})
 	s.engine.followers = &replica.Server{
 		Engine: s.engine.Engine, Verifier: p.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics.Metrics,
+		Window: time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod,
 	}
 	return nil
 }

@@ -405,8 +405,11 @@ type ForwardResponse struct {
 	Relayed bool        `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
 	Whole   []*HalfName `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // halves whose next digest must be sent in full; the other fields are empty then
 	// Ask this node for a sign of life as well, from your own addresses (reply_to is empty): it may be that only
-	// you reach it. The other fields are empty then.
-	Challenge     *Challenge `protobuf:"bytes,6,opt,name=challenge,proto3" json:"challenge,omitempty"`
+	// you reach it. The other fields are empty then, except via.
+	Challenge *Challenge `protobuf:"bytes,6,opt,name=challenge,proto3" json:"challenge,omitempty"`
+	// Ids of the challenged node's neighbours through which it must be asked as well. Their digests come by this stream,
+	// so the leader may not reach them.
+	Via           []string `protobuf:"bytes,7,rep,name=via,proto3" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -483,6 +486,13 @@ func (x *ForwardResponse) GetChallenge() *Challenge {
 	return nil
 }
 
+func (x *ForwardResponse) GetVia() []string {
+	if x != nil {
+		return x.Via
+	}
+	return nil
+}
+
 var File_lofamo_v1_replica_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_replica_proto_rawDesc = "" +
@@ -514,14 +524,15 @@ const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\aheld_ns\x18\a \x01(\x04R\x06heldNs\"C\n" +
 	"\bHalfName\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
-	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\"\xd4\x01\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\"\xe6\x01\n" +
 	"\x0fForwardResponse\x12 \n" +
 	"\x03ack\x18\x01 \x01(\v2\x0e.lofamo.v1.AckR\x03ack\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
 	"\x06socket\x18\x03 \x01(\rR\x06socket\x12\x18\n" +
 	"\arelayed\x18\x04 \x01(\bR\arelayed\x12)\n" +
 	"\x05whole\x18\x05 \x03(\v2\x13.lofamo.v1.HalfNameR\x05whole\x122\n" +
-	"\tchallenge\x18\x06 \x01(\v2\x14.lofamo.v1.ChallengeR\tchallenge2O\n" +
+	"\tchallenge\x18\x06 \x01(\v2\x14.lofamo.v1.ChallengeR\tchallenge\x12\x10\n" +
+	"\x03via\x18\a \x03(\tR\x03via2O\n" +
 	"\aReplica\x12D\n" +
 	"\aForward\x12\x19.lofamo.v1.ForwardRequest\x1a\x1a.lofamo.v1.ForwardResponse(\x010\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,11 +31,13 @@ func (leads) Leading() bool            { return true }
 func (leads) Lost()                    {}
 func (leads) Submit(engine.Input) bool { return true }
 
-// TestFollowersSendChallenges: the leader's followers send its challenge as well, except those whose stream has ended.
+// TestFollowersSendChallenges: the leader's followers send its challenge as well, except those whose stream has ended. A follower also sends
+// it through those neighbours whose host halves send it their digests.
 func TestFollowersSendChallenges(t *testing.T) {
 	ln := bufconn.Listen(1 << 16)
 	m := metrics.New(prometheus.NewRegistry())
-	srv, leader := grpc.NewServer(), &Server{Engine: leads{}, Metrics: m}
+	srv := grpc.NewServer()
+	leader := &Server{Engine: leads{}, Metrics: m, Names: knows{"n8": true, "n9": true, "n10": true}, Window: time.Hour}
 	lofamov1.RegisterReplicaServer(srv, leader)
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(srv.Stop)
@@ -49,13 +52,18 @@ func TestFollowersSendChallenges(t *testing.T) {
 	f := NewForwarder(ForwarderConfig{Answerer: nobody{}, Challenger: asked, Confirm: true, Metrics: m, Logger: slog.New(slog.DiscardHandler)})
 	changed, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- f.follow(t.Context(), conn, changed) }()
-	want := awareness.Challenge{Node: "n7", Half: fault.HalfDNP, Nonce: [16]byte{1, 2, 3}, Via: []fault.NodeID{"n8"}}
+	digest := func(node fault.NodeID, h fault.Half, p fault.Path) engine.Restated {
+		return engine.Restated{ID: fault.ReportID{Origin: fault.Origin{Node: node, Half: h}, Epoch: 1, Seq: 1}, Words: 1, Path: p, Arrived: time.Now()}
+	}
+	want := awareness.Challenge{Node: "n7", Half: fault.HalfDNP, Nonce: [16]byte{1, 2, 3}, Via: []fault.NodeID{"n8", "n9", "n10"}}
 	deadline := time.After(time.Minute)
-	for got := (awareness.Challenge{}); got.Node == ""; {
-		leader.Challenge(want) // until the follower is there
+	for got := (awareness.Challenge{}); len(got.Via) == 0; {
+		f.Restate(f.Stream(), []engine.Restated{digest("n8", fault.HalfHost, fault.PathDirect), digest("n9", fault.HalfDNP, fault.PathDirect),
+			digest("n10", fault.HalfHost, fault.PathTorus)})
+		leader.Challenge(want) // until the follower is there and has forwarded the digests
 		select {
 		case got = <-asked:
-			if got.Node != want.Node || got.Half != want.Half || got.Nonce != want.Nonce || got.Via != nil {
+			if got.Node != want.Node || got.Half != want.Half || got.Nonce != want.Nonce || len(got.Via) > 0 && !slices.Equal(got.Via, want.Via[:1]) {
 				t.Errorf("asked %+v", got)
 			}
 		case err := <-ended:
@@ -86,6 +94,23 @@ func TestFollowersSendChallenges(t *testing.T) {
 		case <-deadline:
 			t.Fatal("a follower that is gone is still asked")
 		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// TestFollowerReachesNodeForAWindow: a follower whose last digest of a node is older than the window is not asked to send challenges through
+// that node.
+func TestFollowerReachesNodeForAWindow(t *testing.T) {
+	var s session
+	at := time.Now()
+	s.heard(fault.Origin{Node: "a", Half: fault.HalfHost}, at)
+	s.heard(fault.Origin{Node: "b", Half: fault.HalfDNP}, at)
+	for _, tc := range []struct {
+		since time.Duration
+		want  []string
+	}{{-time.Second, []string{"a"}}, {0, []string{"a"}}, {time.Second, nil}} {
+		if got := s.reach([]fault.NodeID{"c", "b", "a"}, at.Add(tc.since)); !slices.Equal(got, tc.want) {
+			t.Errorf("digests since %s: the follower reaches %q, want %q", tc.since, got, tc.want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // ackQueue bounds the acks that wait for a follower. Further ones are dropped and counted: agents resend reports
@@ -299,7 +300,7 @@ func (f *Forwarder) hear(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lof
 			continue
 		}
 		if c := resp.GetChallenge(); c != nil {
-			f.challenge(c)
+			f.challenge(c, resp.GetVia())
 			continue
 		}
 		f.cfg.Answerer.Answer(responseTo(resp), resp.GetAck())
@@ -331,13 +332,17 @@ func (f *Forwarder) sendWaiting(s grpc.BidiStreamingClient[lofamov1.ForwardReque
 	return s.Send(req)
 }
 
-// challenge asks a node for a sign of life in the leader's stead.
-func (f *Forwarder) challenge(c *lofamov1.Challenge) {
+// challenge asks a node for a sign of life in the leader's stead, also through the neighbours via.
+func (f *Forwarder) challenge(c *lofamov1.Challenge, via []string) {
 	if f.cfg.Challenger == nil || len(c.GetNonce()) != len(awareness.Challenge{}.Nonce) {
 		return
 	}
-	f.cfg.Challenger.Challenge(awareness.Challenge{Node: fault.NodeID(c.GetNode()), Half: fault.Half(c.GetHalf()),
-		Nonce: [16]byte(c.GetNonce()), Term: c.GetTerm(), Issued: c.GetIssuedNs()})
+	ch := awareness.Challenge{Node: fault.NodeID(c.GetNode()), Half: fault.Half(c.GetHalf()), Nonce: [16]byte(c.GetNonce()),
+		Term: c.GetTerm(), Issued: c.GetIssuedNs()}
+	for _, id := range via[:min(len(via), grid.NumDirections)] {
+		ch.Via = append(ch.Via, fault.NodeID(id))
+	}
+	f.cfg.Challenger.Challenge(ch)
 }
 
 // whole passes on whose digests the leader wants whole.

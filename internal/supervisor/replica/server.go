@@ -43,6 +43,8 @@ type Server struct {
 	// Foreign converts verdicts of another region's supervisor on its border nodes into one verdict for each node. It
 	// leaves out verdicts on other nodes. nil: there are no other regions.
 	Foreign func(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict
+	// Window is how long a follower is taken to reach a node after it has forwarded a digest of the node.
+	Window  time.Duration
 	Metrics *metrics.Metrics
 
 	mu        sync.Mutex
@@ -50,13 +52,14 @@ type Server struct {
 }
 
 // Challenge makes all followers challenge a node, each from its own addresses: the leader may not be the one that
-// reaches it. It does not block.
+// reaches it. A follower also asks through those of the node's neighbours whose digests it has forwarded lately. Challenge does not block.
 func (s *Server) Challenge(c awareness.Challenge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	since := time.Now().Add(-s.Window)
 	for back := range s.followers {
 		back.put(&lofamov1.ForwardResponse{Challenge: &lofamov1.Challenge{Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half),
-			Term: c.Term, IssuedNs: c.Issued}})
+			Term: c.Term, IssuedNs: c.Issued}, Via: back.reach(c.Via, since)})
 	}
 }
 
@@ -137,6 +140,9 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 			if s.Engine.Submit(*in) {
 				s.Verifier.Taken(in)
 			}
+			if in.Reports.Digests() && in.Reports.Path == fault.PathDirect {
+				back.heard(in.Reports.List[0].ID.Origin, in.Arrived)
+			}
 		}
 	}
 }
@@ -158,7 +164,13 @@ func (s *Server) restated(from *session, list []*lofamov1.RestatedDigest) error 
 		return errNotLeading
 	}
 	if len(in) > 0 {
-		s.Engine.Submit(engine.Input{Restated: in, Requester: from, Arrived: time.Now()})
+		now := time.Now()
+		s.Engine.Submit(engine.Input{Restated: in, Requester: from, Arrived: now})
+		for i := range in {
+			if in[i].Path == fault.PathDirect {
+				from.heard(in[i].ID.Origin, now)
+			}
+		}
 	}
 	return nil
 }
@@ -167,6 +179,34 @@ func (s *Server) restated(from *session, list []*lofamov1.RestatedDigest) error 
 type session struct {
 	out     chan *lofamov1.ForwardResponse
 	metrics *metrics.Metrics
+
+	mu      sync.Mutex
+	digests map[fault.NodeID]time.Time // when the follower last forwarded a digest that came directly from the node's host half
+}
+
+// heard notes a digest that came directly from a half.
+func (s *session) heard(by fault.Origin, now time.Time) {
+	if by.Half != fault.HalfHost {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.digests == nil {
+		s.digests = make(map[fault.NodeID]time.Time)
+	}
+	s.digests[by.Node] = now
+}
+
+// reach returns those of the nodes whose last digest the follower forwarded at since or later.
+func (s *session) reach(nodes []fault.NodeID, since time.Time) (reached []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range nodes {
+		if at, ok := s.digests[id]; ok && !at.Before(since) {
+			reached = append(reached, string(id))
+		}
+	}
+	return reached
 }
 
 // Answer implements engine.Answerer. After the stream's end it only fills the queue.

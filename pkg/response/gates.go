@@ -265,7 +265,7 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	if _, link := r.Target.Component.LinkDirection(); link {
 		return gateLink(s, own && ev.Port)
 	}
-	if own && ev.Own || s.Kind.Traits().Class == Reduce && e.unaccused(r.Target, nodes, all) {
+	if own && ev.Own {
 		return block{}
 	}
 	if vouched { // by a program on the node itself: that is one more witness, in the failure domains of the node
@@ -291,12 +291,6 @@ func gateLink(s *StepRecord, measured bool) block {
 	default:
 		return block{}
 	}
-}
-
-// unaccused reports whether the fault is that the supervisors themselves receive nothing: no node's statement supports
-// it.
-func (e *Engine) unaccused(t Target, nodes []fault.NodeID, all int) bool {
-	return e.world.faults[t].State == fault.Unknown && len(nodes) == 0 && all > 0
 }
 
 // gateRestart blocks a step that may end the work of a node that restarts one of its halves, as it announced.

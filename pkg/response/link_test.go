@@ -45,3 +45,36 @@ spec:
 		}
 	}
 }
+
+// TestSilenceToSupervisorsIsOneWitness: that the supervisors receive nothing from a node is the word of one witness. A step that keeps
+// new work away from the node needs another.
+func TestSilenceToSupervisorsIsOneWitness(t *testing.T) {
+	for name, tc := range map[string]struct {
+		witnesses []string
+		acts      bool
+	}{
+		"the supervisors":     {[]string{"supervisor/s1"}, false},
+		"several supervisors": {[]string{"supervisor/s1", "supervisor/s2"}, false},
+		"two neighbours":      {[]string{"supervisor/s1", "n1-0-0/dnp", "n0-1-0/dnp"}, true},
+	} {
+		cfg := quick()
+		cfg.StormDelay = 0
+		l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: act}
+spec:
+  mode: enforce
+  match: fault.component == "node" && fault.state == "UNKNOWN"
+  steps:
+  - {name: act, executor: kubernetes.cordon}
+`))...)
+		l.lead()
+		f := l.own("n0-0-0", fault.ComponentNode, fault.Unknown)
+		f.Cause, f.Evidence = fault.CauseNone, response.Evidence{At: l.now, Kind: fault.KindDigest, Witnesses: tc.witnesses}
+		l.set(f)
+		if acts := len(l.flying) > 0; acts != tc.acts {
+			t.Errorf("%s: acts %t, want %t", name, acts, tc.acts)
+		}
+	}
+}

@@ -60,7 +60,7 @@ type SupervisorResponses struct {
 	// MaxActive is the maximum number of running and waiting responses. 1 to 1048576. Default 2000.
 	MaxActive int `json:"maxActive"`
 	// Keep is the retention time of a closed response's record, at least as long as RateWindow, Cooldown and
-	// BreakerWindow. Default 168h.
+	// BreakerWindow. Default 168h. Of responses that did nothing, or only notified, the newest 20,000 are kept.
 	Keep Duration `json:"keep"`
 	// OptOutLabel is the label whose value "true" keeps all but notifications from a node. Default
 	// lofamo.io/no-response.

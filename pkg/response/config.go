@@ -54,7 +54,8 @@ type Config struct {
 	// with notifications only, and to open responses of policies that only observe. A fault beyond the limit waits.
 	MaxActive int
 	// Keep is how long the record of a closed response is kept, at least as long as the longest of the windows. The
-	// record of a policy with a longer cooldown is kept for that cooldown.
+	// record of a policy with a longer cooldown is kept for that cooldown. Of responses that have done nothing, or have only notified, the
+	// newest 20,000 are kept.
 	Keep time.Duration
 	// OptOutLabel is the key whose value "true" exempts a node from everything but notifications.
 	OptOutLabel string

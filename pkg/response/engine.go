@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -50,7 +51,7 @@ type Engine struct {
 	held      map[fault.NodeID]bool        // nodes under response
 	byValue   [][]int                      // how many of these have the value, by domain key and value
 	byPlane   [3]map[int]int               // how many of these lie in the plane, by axis and place
-	ended     map[string]time.Time         // until when to keep the records of closed responses, by id
+	ended     map[string]end               // closed responses with a record, by id
 	rest      map[restKey]time.Time        // when a node's last response was closed; policy "" for any
 	starts    [2]window                    // of steps: more than notifications, and notifications
 	look      map[string]look              // by id of a response: when it last requested evidence
@@ -122,7 +123,7 @@ func (e *Engine) forget() {
 	e.leads, e.broken, e.token, e.salt, e.serial, e.ordinal = false, false, 0, "", 0, 0
 	e.breaker = Breaker{}
 	e.open, e.of, e.order = map[string]*Response{}, map[Target][]*Response{}, map[string]uint64{}
-	e.ended, e.rest, e.look = map[string]time.Time{}, map[restKey]time.Time{}, map[string]look{}
+	e.ended, e.rest, e.look = map[string]end{}, map[restKey]time.Time{}, map[string]look{}
 	e.counts, e.said = [numPools]int{}, map[saidKey]Reason{}
 	e.halted, e.queried, e.lapses = map[string]int{}, map[Attempt]bool{}, map[lapseKey]lapse{}
 	for k := range e.backlogs {
@@ -409,11 +410,11 @@ func (e *Engine) prune() {
 	}
 	e.pruned = e.now
 	for _, id := range slices.Sorted(maps.Keys(e.ended)) {
-		if e.now.After(e.ended[id]) {
-			delete(e.ended, id)
-			e.release((&Response{ID: id}).Key())
+		if e.now.After(e.ended[id].keep) {
+			e.drop(id)
 		}
 	}
+	e.pruneIdle()
 	e.pruneIncidents()
 	e.pruneLapses()
 	e.world.forgetBegun(e.now, e.cfg.RecurrenceWindow)
@@ -424,6 +425,41 @@ func (e *Engine) prune() {
 		}
 		return e.now.Sub(at) > longest
 	})
+}
+
+// end is a closed response with a record.
+type end struct {
+	keep  time.Time // until when to keep the record
+	acted bool      // see Response.acted
+}
+
+// maxIdleRecords bounds the records of closed responses that have done nothing, or only notified: about 15 MB. A flapping fault opens such a
+// response at each return. The rate limit bounds the others.
+const maxIdleRecords = 20_000
+
+// pruneIdle deletes the records of closed responses that have not acted beyond the bound, the oldest first.
+func (e *Engine) pruneIdle() {
+	var idle []string
+	for id, x := range e.ended {
+		if !x.acted {
+			idle = append(idle, id)
+		}
+	}
+	if len(idle) <= maxIdleRecords {
+		return
+	}
+	slices.SortFunc(idle, func(a, b string) int {
+		return cmp.Or(e.ended[a].keep.Compare(e.ended[b].keep), strings.Compare(a, b))
+	})
+	for _, id := range idle[:len(idle)-maxIdleRecords] {
+		e.drop(id)
+	}
+}
+
+// drop deletes the record of a closed response.
+func (e *Engine) drop(id string) {
+	delete(e.ended, id)
+	e.release((&Response{ID: id}).Key())
 }
 
 // newID returns the id of a new response. No two leaders of one store have the same token. The salt tells apart two

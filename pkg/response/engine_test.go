@@ -1,6 +1,7 @@
 package response_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -726,5 +727,46 @@ func TestQuorumThatIsSafeAgainLetsResponseContinue(t *testing.T) {
 	l.set(l.own("n0-0-0", fault.ComponentHost, fault.Normal))
 	if len(l.flying) != 1 {
 		t.Errorf("%d steps: want the cordon, because the supervisors' quorum is safe again", len(l.flying))
+	}
+}
+
+// TestOldRecordsOfResponsesThatDidNotActAreDropped: of closed responses that have done nothing, or only notified, the newest records are kept
+// up to a bound, by the same leader and by the next. Those of responses that acted are kept for Keep.
+func TestOldRecordsOfResponsesThatDidNotActAreDropped(t *testing.T) {
+	const bound, over, acted = 20_000, 10, 5
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2})
+	add := func(id string, at time.Time, k response.Kind, attempt int) {
+		r := &response.Response{ID: id, Policy: "p", Target: response.Target{Node: "n0-0-0", Component: fault.ComponentHost}, State: response.Expired,
+			Mode: response.ObserveOnly, Closed: at,
+			Steps: []response.StepRecord{{Step: response.Step{Name: "a", Kind: k}, State: response.Pending, Attempt: attempt}}}
+		l.store[r.Key()] = r
+	}
+	for i := range acted {
+		add(fmt.Sprintf("acted-%d", i), start.Add(-2*time.Hour), response.KubernetesCordon, 1)
+	}
+	for i := range bound + over {
+		kind, attempt := response.KubernetesCordon, 0
+		if i%2 == 0 {
+			kind, attempt = response.WebhookNotify, 1
+		}
+		add(fmt.Sprintf("idle-%05d", i), start.Add(-time.Hour+time.Duration(i)*time.Millisecond), kind, attempt)
+	}
+	l.lead()
+	l.now = l.now.Add(2 * time.Minute)
+	l.step(response.Tick{})
+	gone := 0
+	for i := range over {
+		if l.store[(&response.Response{ID: fmt.Sprintf("idle-%05d", i)}).Key()] == nil {
+			gone++
+		}
+	}
+	n := 0
+	for _, rec := range l.store {
+		if _, ok := rec.(*response.Response); ok {
+			n++
+		}
+	}
+	if n != bound+acted || gone != over {
+		t.Errorf("%d records, and %d of the oldest %d are gone: want %d, all", n, gone, over, bound+acted)
 	}
 }

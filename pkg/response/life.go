@@ -502,7 +502,7 @@ func (e *Engine) becomeClosed(r *Response) {
 // counts as now, because otherwise the cooldown would last longer by that difference.
 func (e *Engine) bury(r *Response) {
 	closed := fault.Earlier(r.Closed, e.now)
-	e.ended[r.ID] = closed.Add(max(e.cfg.Keep, r.Guards.Cooldown))
+	e.ended[r.ID] = end{keep: closed.Add(max(e.cfg.Keep, r.Guards.Cooldown)), acted: r.acted()}
 	if !r.begun() || r.Target.Node == "" {
 		return
 	}

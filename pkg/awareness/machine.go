@@ -60,6 +60,8 @@ type Machine struct {
 	restarts map[*node]*restarts
 	// stops holds the announced stops; nil if there were none.
 	stops map[*node]*stops
+	// notices wait for the next step: see stopNotice.
+	notices []notice
 	// regained holds the times when nodes became trusted again, as long as they matter: see relinking.
 	regained map[*node]time.Time
 	// rewired holds the nodes with links that lead to another peer since a change of places; nil if there was none.
@@ -226,6 +228,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out = Output{Changes: m.atStart}
 	m.atStart = nil
 	m.look()
+	m.waitingNotices(now)
 	switch ev := ev.(type) {
 	case Evidence:
 		m.hears(now)
@@ -270,6 +273,9 @@ func (m *Machine) wake() time.Time {
 	at := m.common.nextLook()
 	if len(m.wakes) > 0 {
 		at = fault.Earliest(at, m.wakes[0].next)
+	}
+	if len(m.notices) > 0 {
+		at = fault.Earliest(at, m.now.Add(lull))
 	}
 	return at
 }

@@ -59,32 +59,62 @@ type Stop struct {
 	Until  time.Time // when verdicts fall again, unless the node is back earlier
 }
 
-// stopNotice processes a report's notice about a stop. Copies, older notices and notices of earlier boots change nothing.
+// stopNotice processes a report's notice about a stop. Copies, older notices and notices of earlier boots change nothing. If the node is
+// dead, the notice waits for the next step, because the same report may prove a return.
 func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 	s, id := d.Report.Stop, d.Report.ID
 	if !s.Valid() || id.Origin.Half != fault.HalfHost || id.Epoch < n.voice(fault.HalfHost).epoch || n.revoked {
 		return
 	}
+	if n.dead.on || n.inferred {
+		m.notices = append(m.notices, notice{n, s, stampOf(id), sent(d, now)})
+		return
+	}
+	m.noticed(notice{n, s, stampOf(id), sent(d, now)}, now)
+}
+
+// notice is a node's notice about a stop.
+type notice struct {
+	*node
+	stop fault.Stop
+	at   stamp
+	sent time.Time
+}
+
+// waitingNotices processes the notices of nodes that were dead when these arrived.
+func (m *Machine) waitingNotices(now time.Time) {
+	for _, w := range m.notices {
+		m.noticed(w, now)
+	}
+	m.notices = m.notices[:0]
+}
+
+// noticed processes a notice of a node that is not dead, or was dead before the last step.
+func (m *Machine) noticed(w notice, now time.Time) {
+	n, s := w.node, w.stop
+	if n.revoked {
+		return
+	}
 	if s == fault.StopOver {
-		m.endRestarts(n, stampOf(id), now)
+		m.endRestarts(n, w.at, now)
 	}
 	if m.cfg.StopLimit == 0 {
 		return
 	}
 	p := m.stops[n]
-	switch at := stampOf(id); {
+	switch {
 	case p == nil: // also for a return, because an older notice may still arrive
 		p = &stops{budget: stopBudget * m.cfg.StopLimit, asOf: now}
 		m.rememberStops(n, p)
-	case !at.newer(p.newest):
+	case !w.at.newer(p.newest):
 		return
 	}
-	p.newest, p.heard = stampOf(id), now
+	p.newest, p.heard = w.at, now
 	m.isBack(n, p, now) // a newer stop begins after the end of the former one, even if the node did not announce that end
 	if s == fault.StopOver {
 		return
 	}
-	m.becomeStopped(n, p, s, sent(d, now), now)
+	m.becomeStopped(n, p, s, w.sent, now)
 }
 
 func (m *Machine) rememberStops(n *node, p *stops) {

@@ -60,7 +60,7 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	return out, nil
 }
 
-// PutDenyList replaces the list of revoked certificates. Like other changes, it goes to the next supervisor only after UNAVAILABLE.
+// PutDenyList replaces the list of revoked certificates. It goes to the next supervisor only after UNAVAILABLE.
 func (c *Client) PutDenyList(ctx context.Context, signed *lofamov1.SignedDenyList) (resp *lofamov1.PutDenyListResponse, err error) {
 	err = c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		resp, err = lofamov1.NewCertificatesClient(conn).PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})

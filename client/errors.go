@@ -51,6 +51,19 @@ func (e *NoAnswerError) Unwrap() []error {
 	return out
 }
 
+// UnknownOutcomeError reports that a supervisor was asked for a change, and that the connection ended before its answer. The change may
+// have been made: read the state, and ask again if it was not. errors.As and errors.Is also find the error of the attempt.
+type UnknownOutcomeError struct {
+	Try
+}
+
+func (e *UnknownOutcomeError) Error() string {
+	return fmt.Sprintf("%s did not answer (%s): the change may have been made: look, and ask again if it was not", e.Target, reason(e.Err))
+}
+
+// Unwrap returns the error of the attempt.
+func (e *UnknownOutcomeError) Unwrap() error { return e.Err }
+
 // reason shortens an error of gRPC to the words that help a person.
 func reason(err error) string {
 	st, ok := status.FromError(err)

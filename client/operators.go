@@ -17,9 +17,9 @@ import (
 // changeTimeout bounds one attempt of a change: the topology of a large torus takes long.
 const changeTimeout = 40 * time.Second
 
-// change asks one supervisor after the other until one knows the outcome. It asks the next one only after UNAVAILABLE:
-// after other failures the change may have happened. If those that answer have no leader and the others cannot be
-// reached, the error is that there is no leader.
+// change asks one supervisor after the other until one knows the outcome. It asks the next one only if nothing was changed: a supervisor
+// was not reached, or refused the change for lack of a leader. After other failures the change may have happened. If those that answer have
+// no leader and the others cannot be reached, the error is that there is no leader.
 func change[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
 		return ask(ctx, lofamov1.NewFaultSupervisorClient(conn))
@@ -31,7 +31,6 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 	var zero T
 	var tried []Try
 	var leaderless error
-	unsure := false
 	first := c.start()
 	for n := range c.cfg.Targets {
 		i := (first + n) % len(c.cfg.Targets)
@@ -60,10 +59,10 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 		case noLeader(err):
 			leaderless = err
 		case reached.Addr != nil:
-			unsure = true
+			return zero, &UnknownOutcomeError{tried[len(tried)-1]}
 		}
 	}
-	if leaderless != nil && !unsure {
+	if leaderless != nil {
 		return zero, leaderless
 	}
 	return zero, &NoAnswerError{tried}

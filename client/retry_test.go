@@ -49,17 +49,21 @@ func TestChangesAreNotRepeated(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
 	s := clienttest.Serve(t, dir, clienttest.NewMap())
-	s.Operators.Errs = []error{status.Error(codes.Internal, "unknown outcome"), nil}
 	c, err := client.New(client.Config{Targets: []string{s.Address, s.Address}, TLS: clienttest.ClientTLS(t, dir), Rounds: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if _, err := c.SetMaintenance(bounded(t), &lofamov1.SetMaintenanceRequest{}); status.Code(err) != codes.Internal {
-		t.Errorf("%v, want the first error", err)
-	}
-	if n := len(s.Operators.Errs); n != 1 {
-		t.Errorf("%d errors are left, want 1: one call", n)
+	for _, code := range []codes.Code{codes.Internal, codes.Unavailable} {
+		s.Operators.Errs = []error{status.Error(code, "unknown outcome"), nil}
+		_, err := c.SetMaintenance(bounded(t), &lofamov1.SetMaintenanceRequest{})
+		var unknown *client.UnknownOutcomeError
+		if status.Code(err) != code || errors.As(err, &unknown) != (code == codes.Unavailable) {
+			t.Errorf("%v, want the first error", err)
+		}
+		if n := len(s.Operators.Errs); n != 1 {
+			t.Errorf("%s: %d errors are left, want 1: one call", code, n)
+		}
 	}
 }
 

@@ -273,7 +273,8 @@ func TestOperatorsRefusals(t *testing.T) {
 		{status.Error(codes.InvalidArgument, "nodes[0].id: bad"), []string{"apply", "-f", write("dims: 2x2")}, 2, "apply: nodes[0].id: bad"},
 		{status.Error(codes.NotFound, "node x: not under maintenance"), []string{"maintenance", "end", "x"}, 2,
 			"end maintenance: node x: not under maintenance"},
-		{status.Error(codes.Unavailable, "no leader"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "no supervisor answered"},
+		{status.Error(codes.Unavailable, "no leader"), []string{"maintenance", "start", "x", "--reason", "y"}, 1,
+			"did not answer (no leader): the change may have been made"},
 		{status.Error(codes.PermissionDenied, "role viewer"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "role viewer"},
 	} {
 		r.Server.Operators.Errs = []error{tc.err}

@@ -137,8 +137,10 @@ func (t *term) ended(r result) error {
 	w := t.inflight.write
 	switch {
 	case r.err == nil:
-		if w != nil && w.ChangesTopology() { // before the map of that revision is shown
-			t.followPlaces(w, r.revision)
+		if w != nil { // before the map of that revision is shown
+			if err := t.followWrite(w, r.revision); err != nil {
+				return err
+			}
 		}
 		t.finish(r)
 	case w != nil && (errors.Is(r.err, store.ErrConflict) || errors.Is(r.err, store.ErrRefused)):
@@ -148,7 +150,7 @@ func (t *term) ended(r result) error {
 		return r.err
 	}
 	if w != nil {
-		return t.follow(w, r)
+		t.reply(w, r)
 	}
 	return nil
 }

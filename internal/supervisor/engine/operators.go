@@ -96,27 +96,34 @@ func (e *Engine) writeAll(ctx context.Context, revision uint64, writes []store.W
 	return written{revision, nil}
 }
 
-// follow updates the marks and sends the reply after a committed write.
-func (t *term) follow(w *write, r result) error {
-	if r.err == nil && t.e.cfg.Marks != nil {
+// followWrite applies a committed write of an operator to the topology, the maintenance marks and the masks.
+func (t *term) followWrite(w *write, revision uint64) error {
+	if w.ChangesTopology() {
+		t.followPlaces(w, revision)
+	}
+	if t.e.cfg.Marks != nil {
 		set, ended, err := store.MaintenanceIn(w.Write)
 		if err != nil {
 			return err
 		}
-		t.e.cfg.Marks.Change(set, ended, r.revision)
+		t.e.cfg.Marks.Change(set, ended, revision)
 	}
-	if r.err == nil && t.e.cfg.Masks != nil {
+	if t.e.cfg.Masks != nil {
 		set, ended, err := store.MasksIn(w.Write)
 		if err != nil {
 			return err
 		}
-		t.e.cfg.Masks.Change(set, ended, store.MaskKey, r.revision)
+		t.e.cfg.Masks.Change(set, ended, store.MaskKey, revision)
 	}
+	return nil
+}
+
+// reply answers the operator whose write was committed or refused.
+func (t *term) reply(w *write, r result) {
 	if w.moves { // also if it was refused
 		t.pausing = slices.ContainsFunc(t.sealed, func(b *batch) bool { return b.write != nil && b.write.moves })
 	}
 	w.reply <- written{r.revision, r.err}
-	return nil
 }
 
 // Lead runs one term of leadership: it loads the committed map and works until the context ends or the store refuses

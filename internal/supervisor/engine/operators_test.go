@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -557,5 +558,60 @@ func TestChangeThatPanicsFreesItsTurn(t *testing.T) {
 	defer cancel()
 	if _, err := h.Change(ctx, func(store.Topology) ([]store.Write, error) { return nil, nil }); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMapIsNotShownBeforeItsMarks: a reader that has the map of a mark's revision has the mark too. Without it, a watch after that revision
+// would never bring the mark.
+func TestMapIsNotShownBeforeItsMarks(t *testing.T) {
+	h := start(t, memstore.New(1000), seeded)
+	const changes = 300
+	revisions := make([]uint64, 0, changes) // by number of the mark
+	type seen struct {
+		revision uint64
+		mark     int
+	}
+	const readers = 4
+	all := make(chan []seen, readers)
+	ctx, stop := context.WithCancel(t.Context())
+	term := h.term.Load()
+	for range readers {
+		go func() {
+			var list []seen
+			for last := uint64(0); ; {
+				m, err := term.published.reach(ctx, last+1, term.done)
+				if err != nil {
+					all <- list
+					return
+				}
+				if n, err := strconv.Atoi(h.cfg.Marks.Of("n0-0-0").GetReason()); err == nil {
+					list = append(list, seen{m.Revision, n})
+				}
+				last = m.Revision
+			}
+		}()
+	}
+	for i := range changes {
+		kv, err := store.MaintenancePut(&lofamov1.Maintenance{Node: "n0-0-0", Reason: strconv.Itoa(i), By: "operator/someone"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return []store.Write{{Puts: []store.KV{kv}}}, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		revisions = append(revisions, revision)
+	}
+	stop()
+	early := 0
+	for range readers {
+		for _, s := range <-all {
+			if at, ok := slices.BinarySearch(revisions, s.revision); ok && s.mark < at {
+				early++
+			}
+		}
+	}
+	if early > 0 {
+		t.Errorf("%d readers have the map of a mark's revision without the mark", early)
 	}
 }

@@ -105,7 +105,8 @@ func (n *node) mayStart(h fault.Half) bool {
 	if n.place == nil {
 		return true
 	}
-	if n.withdrawn() && n.dnp.running { // the order took the place away, so the daemon cannot start the half: it tries again
+	// If the order took the place away, the daemon cannot start the half, and tries again. At a former place it ends the other half too.
+	if n.withdrawn() && n.dnp.running && !n.place.transfer.away {
 		turn := n.place.turns
 		n.w.after(orderEvery, func() {
 			if n.place.turns == turn && n.place.placed {

@@ -84,6 +84,9 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 	}
 	o := h.Other()
 	if r := m.said(n, o, c); r != nil && r.kind == fault.KindWatchdog && m.states(n, o, now) {
+		if r.state == fault.Failed { // only a verdict makes a half FAILED
+			return finding{keep: true}
+		}
 		return m.told(r, c, n.origin(o))
 	}
 	return m.unheard(n)

@@ -283,10 +283,15 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	}
 	t := m.suspicionOf(n)
 	f := &t.failed[h-1]
+	word := m.said(n, h.Other(), h.Component())
+	watched := word != nil && word.kind == fault.KindWatchdog && m.states(n, h.Other(), now)
+	if !f.proven.IsZero() && watched && word.state == fault.Failed && word.said.After(f.proven) { // it has died again
+		f.proven, f.at, f.mark = time.Time{}, now, m.mark(now)
+		m.probe(n, h, m.cfg.ChallengeHalf, now)
+		return
+	}
 	if f.proven.IsZero() {
-		word := m.said(n, h.Other(), h.Component())
-		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) &&
-			m.states(n, h.Other(), now) && !m.hearsNoBus(n, h.Other(), now)
+		seen := watched && word.state == fault.Normal && word.said.After(f.at) && !m.hearsNoBus(n, h.Other(), now)
 		if seen && !now.After(word.came) {
 			n.wakeAt(now.Add(lull), now)
 			seen = false

@@ -28,8 +28,8 @@ type voice struct {
 
 	registers fault.Registers // of the newest report
 
-	met        instant   // arrival of the first report; 0 if the epoch was restored
-	booted     instant   // first arrival of an epoch higher than the known one
+	met        instant   // when the first report was made; 0 if the epoch was restored
+	booted     instant   // when the first report of an epoch higher than the known one was made
 	started    instant   // when the half's process started, by the uptime in its reports
 	heard      time.Time // when the newest sign of life was made, by the hops' clocks; zero for none
 	direct     instant   // the same for the newest report that came directly from the half
@@ -110,7 +110,10 @@ func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh boo
 	a.made = made(a.Delivery, received)
 	said := a.clock.instant(a.made)
 	if fresh = at.newer(v.newest); fresh {
-		v.reach(at.epoch, a.clock.instant(received))
+		if !a.Report.Digest && v.reported != 0 && said-v.reported >= instant(a.window) {
+			v.withdraw(at, a.changed) // after such a silence, only the next digest shows which of the earlier statements still hold
+		}
+		v.reach(at.epoch, said)
 		v.live(at, a.Path, a.made, a.clock)
 		if up := a.Report.Uptime; up > 0 {
 			v.started = max(v.started, said-instant(up))
@@ -167,12 +170,12 @@ func worstOf(obs []fault.Observation, about func(fault.NodeID) (int, bool)) (at 
 	return at
 }
 
-// reach records a boot epoch.
-func (v *voice) reach(e fault.Epoch, now instant) {
+// reach records the boot epoch of a report that was made at said.
+func (v *voice) reach(e fault.Epoch, said instant) {
 	if v.epoch == 0 {
-		v.met = now
-	} else if e > v.epoch && v.met < now {
-		v.booted = now
+		v.met = said
+	} else if e > v.epoch && v.met < said {
+		v.booted = said
 	}
 	v.epoch = max(v.epoch, e)
 }

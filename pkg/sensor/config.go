@@ -57,7 +57,8 @@ type MemoryConfig struct {
 	SickCorrected int `json:"sickCorrected"`
 	// CorrectedWindow is 1s to 24h. Default 1h.
 	CorrectedWindow Duration `json:"correctedWindow"`
-	// OOMHold is how long an out-of-memory kill keeps memory SICK. 1s to 24h. Default 5m.
+	// OOMHold is how long a machine-wide out-of-memory kill keeps memory SICK. A kill for the limit of a memory cgroup does not count, except
+	// within 10 s of a direct reclaim of the machine's memory. 1s to 24h. Default 5m.
 	OOMHold Duration `json:"oomHold"`
 	// SickPressurePercent is the share of time (PSI "full avg10") in which all tasks waited for memory,
 	// above which it is SICK. More than 0, up to 100. Default 40.

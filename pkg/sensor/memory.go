@@ -1,6 +1,12 @@
 // A memorySource judges a node's memory by the kernel's counters: ECC errors (EDAC), out-of-memory kills and memory
 // pressure (PSI).
 //
+// Only machine-wide out-of-memory kills count. The kernel's one counter of kills, oom_kill, also has those for the limit of a memory
+// cgroup, which say nothing about the machine. So a kill counts if a task has reclaimed memory of the machine directly (allocstall)
+// shortly before: the page allocator kills only after direct reclaim has failed, and reclaim for a cgroup's limit is not in that counter.
+// Free memory is no evidence, because a kill frees memory before the next reading. Neither is PSI, which includes stalls at a cgroup's
+// limit.
+//
 // It tests no memory and reads no machine-check log. A machine without EDAC is judged by the other two, and one without
 // all three is unknown.
 
@@ -33,8 +39,16 @@ type memorySource struct {
 	cfg       memoryConfig
 	proc, sys source.Root
 	corrected *source.Growth
-	ooms      *source.Growth
+	reclaims  *source.Growth // direct reclaims of the machine's memory
+	ooms      *source.Growth // of machineKills
+
+	kills        uint64 // the counter at the last reading, if killsKnown
+	killsKnown   bool
+	machineKills uint64 // machine-wide since the first reading
 }
+
+// reclaimWindow is the time within which a direct reclaim explains a kill. The kernel scans memory between the two.
+const reclaimWindow = 10 * time.Second
 
 // newMemory returns the source.
 func newMemory(cfg memoryConfig) *memorySource {
@@ -43,6 +57,7 @@ func newMemory(cfg memoryConfig) *memorySource {
 		proc:      source.Root(cfg.Procfs),
 		sys:       source.Root(cfg.Sysfs),
 		corrected: source.NewGrowth(cfg.CorrectedWindow),
+		reclaims:  source.NewGrowth(reclaimWindow),
 		ooms:      source.NewGrowth(cfg.OOMHold),
 	}
 }
@@ -149,35 +164,42 @@ func (s *memorySource) oom(j *source.Judge, now time.Time) {
 		}
 		return
 	}
-	kills, ok, err := parseVMStat(text, "oom_kill")
-	if err != nil {
+	kills, counted, err := sumVMStat(text, "oom_kill")
+	reclaims, reclaimsCounted, reclaimErr := sumVMStat(text, "allocstall")
+	if err := errors.Join(err, reclaimErr); err != nil {
 		j.Fail(fmt.Errorf("read %s: %w", s.proc.Path("vmstat"), err))
 		return
 	}
-	if !ok { // a kernel before 4.13
+	if !counted { // a kernel before 4.13
 		return
 	}
-	if n := s.ooms.Add(now, kills); n > 0 {
-		j.Say(fault.Sick, float64(n), "", "%s within %v", fault.Plural(n, "out-of-memory kill"), s.cfg.OOMHold)
+	reclaimed := s.reclaims.Add(now, reclaims) > 0 || !reclaimsCounted
+	if s.killsKnown && kills > s.kills && reclaimed {
+		s.machineKills += kills - s.kills
+	}
+	s.kills, s.killsKnown = kills, true
+	if n := s.ooms.Add(now, s.machineKills); n > 0 {
+		j.Say(fault.Sick, float64(n), "", "%s within %v", fault.Plural(n, "machine-wide out-of-memory kill"), s.cfg.OOMHold)
 		return
 	}
-	j.Say(fault.Normal, 0, "", "no out-of-memory kill within %v", s.cfg.OOMHold)
+	j.Say(fault.Normal, 0, "", "no machine-wide out-of-memory kill within %v", s.cfg.OOMHold)
 }
 
-// parseVMStat returns the value of a key in the text of /proc/vmstat, and false if it is not there.
-func parseVMStat(text, key string) (uint64, bool, error) {
+// sumVMStat returns the value of a key in the text of /proc/vmstat, or the sum over the memory zones of a key that has one value for each.
+// It returns false if the key is missing.
+func sumVMStat(text, key string) (sum uint64, found bool, err error) {
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if name != key {
+		if name != key && !strings.HasPrefix(name, key+"_") {
 			continue
 		}
 		v, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
-			return 0, false, fmt.Errorf("%s is %.40q: want a number of 0 or more", key, value)
+			return 0, false, fmt.Errorf("%s is %.40q: want a number of 0 or more", name, value)
 		}
-		return v, true, nil
+		sum, found = sum+v, true
 	}
-	return 0, false, nil
+	return sum, found, nil
 }
 
 // pressure reads PSI (Documentation/accounting/psi.rst).

@@ -38,9 +38,10 @@ func TestMemoryOfThisMachine(t *testing.T) {
 func FuzzVMStat(f *testing.F) {
 	f.Add("nr_free_pages 1\noom_kill 2\n")
 	f.Add("oom_kill\n")
+	f.Add("oom_kill_a 1\noom_kill_b 2\n")
 	f.Add("oom_kill 99999999999999999999")
 	f.Fuzz(func(t *testing.T, text string) {
-		if v, ok, err := parseVMStat(text, "oom_kill"); (!ok || err != nil) && v != 0 {
+		if v, ok, err := sumVMStat(text, "oom_kill"); (!ok || err != nil) && v != 0 {
 			t.Errorf("value %d with %t, %v", v, ok, err)
 		}
 	})

@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,7 +35,7 @@ const (
 	maxKernelLog  = 256 << 10
 	maxKernelLogs = 16  // the newest count
 	maxKnown      = 128 // keys of errors
-	maxLogEntries = 512 // files and folders looked at
+	maxLogEntries = 512 // logs and folders looked at, and those of one folder
 	maxUnread     = 8   // files and folders of one folder that are remembered one by one
 	logDepth      = 3   // folders below the first
 )
@@ -103,7 +102,7 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 		b.keep()
 		return b
 	}
-	found, unread := b.kernelDeaths()
+	found, unread, failed := b.kernelDeaths()
 	b.record = bootRecord{Boot: now, Unread: unread}
 	for _, d := range found {
 		b.record.Known = append(b.record.Known, d.Key)
@@ -130,6 +129,8 @@ func lookAtBoots(stateDir, sysfs, root string, id [16]byte, log *slog.Logger) *b
 		last := halfcore.ClassifyBoot(traces)
 		switch {
 		case last.End != halfcore.BootPowerLoss:
+		case errors.Is(failed, errTooManyLogs):
+			last = halfcore.LastBoot{End: halfcore.BootUnknown, Detail: "there are too many logs of dead kernels"}
 		case len(unread) > 0:
 			last = halfcore.LastBoot{End: halfcore.BootUnknown, Detail: "the agent may not read the logs of dead kernels"}
 		case doubtful:
@@ -205,9 +206,8 @@ type foundDeath struct {
 	paths []string // of its logs
 }
 
-// kernelDeaths returns the errors that kernels left in logs, and the files and folders that cannot be read.
-func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
-	var errs error
+// kernelDeaths returns the errors that kernels left in logs, the files and folders that it could not read, and why.
+func (b *boots) kernelDeaths() (out []foundDeath, unread []string, errs error) {
 	for _, dir := range b.logDirs() {
 		paths, lost, err := newestLogs(dir)
 		if _, missing := os.Lstat(filepath.Join(dir, copiesComplete)); dir == b.root+copiedLogs && missing != nil {
@@ -238,7 +238,7 @@ func (b *boots) kernelDeaths() (out []foundDeath, unread []string) {
 	if errs != nil {
 		b.log.Warn("read the logs of dead kernels: failed", "err", errs)
 	}
-	return out, unread
+	return out, unread, errs
 }
 
 // wasUnread reports whether every log of an error may be older than the boot that was records. The daemon could not read the log, or a
@@ -259,45 +259,87 @@ func private(info fs.FileInfo) bool {
 	return ok && (st.Uid == 0 || int(st.Uid) == os.Geteuid()) && info.Mode().Perm()&0o022 == 0
 }
 
+// errTooManyLogs means that a folder has more logs than the daemon looks at, and that the newest may be among the others.
+var errTooManyLogs = fmt.Errorf("want at most %d logs and folders", maxLogEntries)
+
 // newestLogs returns the newest kernel logs below a folder, which may be absent. Only private ones in private folders count: others
 // may be made up. It also returns the files and folders that it cannot look at.
 func newestLogs(dir string) (out, unread []string, err error) {
-	type entry struct {
-		path string
-		at   time.Time
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, nil
+	case err != nil:
+		return nil, []string{dir}, err
+	case !info.IsDir():
+		return nil, nil, nil
 	}
-	var found []entry
-	folders := map[string]bool{} // the private ones
-	looked := 0
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, lost error) error {
-		if looked++; looked > maxLogEntries {
-			unread, err = append(unread, dir), fmt.Errorf("%s has more than %d files", dir, maxLogEntries)
-			return filepath.SkipAll
-		}
-		if lost != nil {
-			if !errors.Is(lost, fs.ErrNotExist) {
-				unread, err = append(unread, path), lost
-			}
-			return nil
-		}
-		if e.IsDir() && strings.Count(strings.TrimPrefix(path, dir), "/") > logDepth {
-			return filepath.SkipDir
-		}
-		info, _ := e.Info()
-		switch {
-		case info == nil || !private(info): // gone, or anybody's
-		case e.IsDir():
-			folders[path] = true
-		case info.Mode().IsRegular() && strings.Contains(e.Name(), "dmesg") && folders[filepath.Dir(path)]:
-			found = append(found, entry{path, info.ModTime()})
-		}
-		return nil
+	w := logWalk{left: maxLogEntries}
+	w.folder(dir, info, 0)
+	if w.cut && len(w.found) < maxKernelLogs {
+		w.lose(dir, fmt.Errorf("%s: %w", dir, errTooManyLogs))
+	}
+	slices.SortStableFunc(w.found, newestFirst)
+	for _, l := range w.found[:min(len(w.found), maxKernelLogs)] {
+		out = append(out, l.path)
+	}
+	return out, w.unread, w.err
+}
+
+// logEntry is a log or a folder.
+type logEntry struct {
+	path string
+	info fs.FileInfo
+}
+
+func newestFirst(a, b logEntry) int { return b.info.ModTime().Compare(a.info.ModTime()) }
+
+// logWalk looks for logs in a folder and the folders below it. In each folder the newest come first, so that old ones cannot use up the
+// bound.
+type logWalk struct {
+	left   int  // logs and folders that it may still look at
+	cut    bool // there are more
+	found  []logEntry
+	unread []string
+	err    error
+}
+
+func (w *logWalk) lose(path string, err error) {
+	w.unread, w.err = append(w.unread, path), errors.Join(w.err, err)
+}
+
+func (w *logWalk) folder(dir string, at fs.FileInfo, depth int) {
+	names, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.lose(dir, err)
+	}
+	names = slices.DeleteFunc(names, func(e fs.DirEntry) bool {
+		return !e.IsDir() && (!e.Type().IsRegular() || !strings.Contains(e.Name(), "dmesg"))
 	})
-	slices.SortStableFunc(found, func(a, b entry) int { return b.at.Compare(a.at) })
-	for _, e := range found[:min(len(found), maxKernelLogs)] {
-		out = append(out, e.path)
+	if len(names) > maxLogEntries {
+		w.lose(dir, fmt.Errorf("%s: %w", dir, errTooManyLogs))
+		names = names[len(names)-maxLogEntries:] // kdump and systemd name folders by the time
 	}
-	return out, unread, err
+	var entries []logEntry
+	for _, e := range slices.Backward(names) {
+		if info, err := e.Info(); err == nil { // else gone
+			entries = append(entries, logEntry{filepath.Join(dir, e.Name()), info})
+		}
+	}
+	slices.SortStableFunc(entries, newestFirst)
+	for _, e := range entries {
+		if w.left == 0 {
+			w.cut = true
+			return
+		}
+		w.left--
+		switch {
+		case e.info.IsDir() && depth < logDepth:
+			w.folder(e.path, e.info, depth+1)
+		case e.info.Mode().IsRegular() && private(e.info) && private(at):
+			w.found = append(w.found, e)
+		}
+	}
 }
 
 // readEnd returns a file, or its last maxKernelLog bytes. Files of pstore tell their size only after they were read.

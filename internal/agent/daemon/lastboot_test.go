@@ -205,6 +205,32 @@ func TestRemovedLogsRevealNoOldDeath(t *testing.T) {
 	m.want(m.boot(), halfcore.BootPowerLoss, "")
 }
 
+// TestNewestPanicIsFoundAmongManyOldLogs: systemd keeps each panic's records and their joined text in a folder, for ever.
+func TestNewestPanicIsFoundAmongManyOldLogs(t *testing.T) {
+	m := newMachine(t)
+	m.boot()
+	const panics, records = 100, 20
+	crash := func(n int) string { return fmt.Sprintf("var/lib/systemd/pstore/%d", 1700000000+n) }
+	for n := range panics {
+		for record := range records {
+			m.write(fmt.Sprintf("%s/dmesg-efi_pstore-%d%03d", crash(n), 1700000000+n, record), "<6>[ 1.0] line\n")
+		}
+		m.write(crash(n)+"/dmesg.txt", fmt.Sprintf("[%5d.0] Kernel panic - not syncing: old\n", n))
+		dir, at := filepath.Join(m.root, crash(n)), time.Now().Add(time.Duration(n-panics)*time.Hour)
+		files, _ := filepath.Glob(dir + "/*")
+		for _, path := range append(files, dir) {
+			if err := os.Chtimes(path, at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m.boot()
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+	m.write(crash(panics)+"/dmesg.txt", "[    9.5] "+panicked+"\n")
+	m.want(m.boot(), halfcore.BootPanic, panicked)
+	m.want(m.boot(), halfcore.BootPowerLoss, "")
+}
+
 // TestUnreadableFileHidesNoOtherEvidence: one file or folder that can never be read explains away no error elsewhere.
 func TestUnreadableFileHidesNoOtherEvidence(t *testing.T) {
 	b := &boots{root: "/r"}
@@ -235,9 +261,10 @@ func TestUnreadableFileHidesNoOtherEvidence(t *testing.T) {
 func TestUnreadableFolderHidesNoOtherEvidence(t *testing.T) {
 	m := newMachine(t)
 	for i := range maxLogEntries + 1 {
-		m.write(fmt.Sprintf("var/crash/%04d", i), "")
+		m.write(fmt.Sprintf("var/crash/dmesg-%04d", i), "")
 	}
 	m.boot()
+	m.want(m.boot(), halfcore.BootUnknown, "there are too many logs of dead kernels")
 	m.write("sys/fs/pstore/dmesg-ramoops-0", "[    9.5] "+panicked+"\n")
 	m.want(m.boot(), halfcore.BootPanic, panicked)
 }

@@ -349,7 +349,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 		g.Go(func() error { h.ReceiveNetconsole(ctx, h.onLastWords); return nil })
 	}
 	if h.Config.HTTP != "" {
-		g.Go(func() error { return serveHTTP(ctx, h.Config.HTTP, h.Log, h.metrics()) })
+		g.Go(func() error { serveHTTP(ctx, h.Config.HTTP, h.Log, h.metrics()); return nil })
 	}
 	return g.Wait()
 }

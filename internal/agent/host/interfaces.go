@@ -23,7 +23,7 @@ func (h *hostHalf) watchInterfaces(ctx context.Context) {
 	err := watchInterfaces(ctx, watched, func(c interfaceChange) {
 		h.onInterface(c, was[c.Index])
 		was[c.Index] = !c.Up
-	})
+	}, h.Log)
 	if err != nil {
 		h.Log.Warn("service interfaces are not watched: time-outs alone will find failures", "err", err)
 	}

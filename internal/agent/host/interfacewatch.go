@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
 // watchedInterface describes one rail.
@@ -39,9 +43,6 @@ const (
 	listTries     = 5       // retries of a list during which something changed
 )
 
-// errLost ends a session whose subscription has broken.
-var errLost = errors.New("subscription lost")
-
 // watchInterfaces reports when a service interface can carry traffic and when it cannot, as soon as the kernel
 // knows: carrier, the administrator's switch, the interface itself and the address on it (seed 004 §IV-B.1). It
 // starts a migration before any time-out does.
@@ -55,9 +56,10 @@ var errLost = errors.New("subscription lost")
 //
 // It watches until the context ends, and returns nil then. report is called from one goroutine and must not block.
 // report gets every change once, including changes during a lost subscription that still hold. watchInterfaces
-// returns an error for an invalid list, and for a kernel that does not support the subscription at all.
-func watchInterfaces(ctx context.Context, rails []watchedInterface, report func(interfaceChange)) error {
-	return run(ctx, rails, report, subscribeNetlink)
+// returns an error for an invalid list, and for a kernel that refuses the first subscription for good. After other
+// errors it retries.
+func watchInterfaces(ctx context.Context, rails []watchedInterface, report func(interfaceChange), log *slog.Logger) error {
+	return run(ctx, rails, report, subscribeNetlink, log)
 }
 
 // netlinkFeed is one subscription. A closed channel, or an error on trouble, means that it may have missed
@@ -70,18 +72,26 @@ type netlinkFeed struct {
 	close   func() // waits for the feed's goroutines
 }
 
-func run(ctx context.Context, rails []watchedInterface, report func(interfaceChange), open func() (*netlinkFeed, error)) error {
+func run(ctx context.Context, rails []watchedInterface, report func(interfaceChange), open func() (*netlinkFeed, error),
+	log *slog.Logger) error {
 	for i, r := range rails {
 		if !r.Addr.IsValid() {
 			return fmt.Errorf("watch interfaces: rail %d: address: given none: want one, or an unspecified one", i)
 		}
 	}
 	c := newInterfaceCore(rails)
+	var failing half.Condition
 	wait := minWait
 	for first := true; ; first = false {
 		begun := time.Now()
-		if err := netlinkSession(ctx, c, report, open); err != nil && first && !errors.Is(err, errLost) {
+		f, err := beginNetlinkSession(ctx, c, report, open)
+		if first && refusedForGood(err) {
 			return fmt.Errorf("watch interfaces: %w", err)
+		}
+		failing.Set(log, "watch service interfaces", err)
+		if err == nil {
+			followNetlink(ctx, f, c, report, log)
+			f.close()
 		}
 		if time.Since(begun) > maxWait {
 			wait = minWait
@@ -95,45 +105,59 @@ func run(ctx context.Context, rails []watchedInterface, report func(interfaceCha
 	}
 }
 
-// netlinkSession lasts as long as one subscription.
-func netlinkSession(ctx context.Context, c *interfaceCore, report func(interfaceChange), open func() (*netlinkFeed, error)) error {
+// refusedForGood reports whether a subscription's error means that this kernel, or the process' confinement, allows none.
+func refusedForGood(err error) bool {
+	var errno unix.Errno
+	return errors.As(err, &errno) && slices.Contains([]unix.Errno{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EPERM, unix.EACCES}, errno)
+}
+
+// beginNetlinkSession subscribes, and reports the changes since the last session.
+func beginNetlinkSession(ctx context.Context, c *interfaceCore, report func(interfaceChange),
+	open func() (*netlinkFeed, error)) (*netlinkFeed, error) {
 	f, err := open()
 	if err != nil {
-		return err
-	}
-	defer f.close()
-	tell := func(changes []interfaceChange) {
-		for _, ch := range changes {
-			if ctx.Err() == nil {
-				report(ch)
-			}
-		}
+		return nil, err
 	}
 	// After the subscription: events of the meantime wait there.
 	links, addrs, err := f.list()
 	if err != nil {
-		return err
+		f.close()
+		return nil, err
 	}
 	c.replace(links, addrs)
-	tell(c.judge())
+	reportChanges(ctx, c, report)
+	return f, nil
+}
+
+// followNetlink reports changes until the subscription breaks or ctx ends.
+func followNetlink(ctx context.Context, f *netlinkFeed, c *interfaceCore, report func(interfaceChange), log *slog.Logger) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case err := <-f.trouble:
-			return fmt.Errorf("%w: %w", errLost, err)
+			log.Debug("watch service interfaces: subscription lost", "err", err)
+			return
 		case u, ok := <-f.links:
 			if !ok {
-				return errLost
+				return
 			}
 			onLink(c, u)
 		case u, ok := <-f.addrs:
 			if !ok {
-				return errLost
+				return
 			}
 			onAddr(c, u)
 		}
-		tell(c.judge())
+		reportChanges(ctx, c, report)
+	}
+}
+
+func reportChanges(ctx context.Context, c *interfaceCore, report func(interfaceChange)) {
+	for _, ch := range c.judge() {
+		if ctx.Err() == nil {
+			report(ch)
+		}
 	}
 }
 

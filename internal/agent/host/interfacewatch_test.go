@@ -3,6 +3,8 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -29,7 +31,9 @@ func watch(t *testing.T, open func() (*netlinkFeed, error), rails ...watchedInte
 	w := &watched{t, make(chan interfaceChange, 4096)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, rails, func(ch interfaceChange) { w.changes <- ch }, open) }()
+	go func() {
+		done <- run(ctx, rails, func(ch interfaceChange) { w.changes <- ch }, open, slog.New(slog.DiscardHandler))
+	}()
 	t.Cleanup(func() {
 		cancel()
 		select {
@@ -264,14 +268,47 @@ func ipnet(s string) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
+// TestFailedFirstSessionIsRetried: trouble of a moment when the half starts, such as a lack of buffers or descriptors, must not switch off
+// interface events for good.
+func TestFailedFirstSessionIsRetried(t *testing.T) {
+	for name, tc := range map[string]struct{ open, list error }{
+		"no buffers":       {open: fmt.Errorf("subscribe to links: %w", unix.ENOBUFS)},
+		"no descriptors":   {open: fmt.Errorf("subscribe to links: %w", unix.EMFILE)},
+		"interrupted list": {list: fmt.Errorf("list links: %w", netlink.ErrDumpInterrupted)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lists := make(chan []netLink, 1)
+			lists <- []netLink{eth(2)}
+			feed, tries := newFakeNetlinkFeed(lists).feed(), 0
+			list := feed.list
+			feed.list = func() ([]netLink, []address, error) {
+				if tries <= 2 && tc.list != nil {
+					return nil, nil, tc.list
+				}
+				return list()
+			}
+			w := watch(t, func() (*netlinkFeed, error) {
+				if tries++; tries <= 2 && tc.open != nil {
+					return nil, tc.open
+				}
+				return feed, nil
+			}, netInterface("eth0", "10.0.0.1"))
+			w.want(0, true, "")
+		})
+	}
+}
+
 func TestWatchInterfacesRefusals(t *testing.T) {
-	refuse := func() (*netlinkFeed, error) { return nil, errors.New("protocol not supported") }
-	if err := run(t.Context(), []watchedInterface{netInterface("eth0", "10.0.0.1")}, func(interfaceChange) {}, refuse); err == nil ||
-		!strings.Contains(err.Error(), "protocol not supported") {
-		t.Errorf("a kernel without rtnetlink: %v", err)
+	log := slog.New(slog.DiscardHandler)
+	for _, errno := range []unix.Errno{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EPERM, unix.EACCES} {
+		refuse := func() (*netlinkFeed, error) { return nil, fmt.Errorf("subscribe to links: %w", errno) }
+		if err := run(t.Context(), []watchedInterface{netInterface("eth0", "10.0.0.1")}, func(interfaceChange) {}, refuse, log); !errors.Is(err,
+			errno) {
+			t.Errorf("a kernel that refuses rtnetlink with %v: %v", errno, err)
+		}
 	}
 	if err := watchInterfaces(t.Context(), []watchedInterface{netInterface("eth0", "10.0.0.1"), {Name: "eth1"}},
-		func(interfaceChange) {}); err == nil ||
+		func(interfaceChange) {}, log); err == nil ||
 		!strings.Contains(err.Error(), "rail 1: address") {
 		t.Errorf("no address: %v", err)
 	}

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -253,13 +252,30 @@ func (h *hostHalf) metrics() http.Handler {
 	return mux
 }
 
-// serveHTTP serves h on a TCP address until ctx ends.
-func serveHTTP(ctx context.Context, addr string, log *slog.Logger, h http.Handler) error {
-	l, err := bounded.ListenTCP(addr, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}, Log: log})
-	if err != nil {
-		return fmt.Errorf("metrics: listen on TCP %s: %w", addr, err)
+// httpRetry is the pause before another attempt to listen for HTTP. The address may appear after the half starts, and another program may
+// have the port.
+const httpRetry = 2 * time.Second
+
+// serveHTTP serves h at a TCP address until ctx ends. It retries after every failure: the half runs without metrics too.
+func serveHTTP(ctx context.Context, addr string, log *slog.Logger, h http.Handler) {
+	var failing half.Condition
+	for {
+		l, err := bounded.ListenTCP(addr, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}, Log: log})
+		if err == nil {
+			log.Info("metrics served", "address", addr)
+			failing.On = false
+			err = half.Serve(ctx, l, h)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		failing.Set(log, "serve metrics at "+addr, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(httpRetry):
+		}
 	}
-	return half.Serve(ctx, l, h)
 }
 
 func one(b bool) float64 {

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // KeySize is the length of the shared key in bytes: AES-256.
@@ -220,9 +221,9 @@ func New(cfg Config) (*Net, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	logger := log.New(newLogWriter(cfg.Logger), "", 0)
-	var pace *rate.Limiter
+	var pace *udpguard.Pace
 	if cfg.MaxPackets > 0 {
-		pace = rate.NewLimiter(rate.Limit(cfg.MaxPackets), cfg.MaxPackets)
+		pace = udpguard.NewPace(cfg.MaxPackets, cfg.MaxPackets, udpguard.FloodRest)
 	}
 	tr, err := newTransport(ctx, bind, logger, pace, cfg.Strangers)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/udpguard"
@@ -38,9 +37,6 @@ const maxStreams = 32
 // packets already in the buffer when a flood begins have to be read quickly.
 const refuseRate, refuseBurst = 20_000, 4000
 
-// floodRest is how long the reader rests when more packets come than Config.MaxPackets.
-const floodRest = time.Millisecond
-
 // transport carries memberlist's packets over UDP and its streams over TCP, both at one port, with a switch in it:
 // while it is blocked, packets are dropped and streams refused, both ways. Memberlist's own reads each packet into 64
 // KiB of its own: an idle member of a large pool then spends a third of its time on collecting them.
@@ -56,9 +52,9 @@ type transport struct {
 	// none.
 	refusedFrom atomic.Pointer[map[netip.AddrPort]string]
 	refused     atomic.Uint64   // streams closed for a newer one
-	pace        *rate.Limiter   // of packets; nil: no bound
+	pace        *udpguard.Pace  // of packets; nil: no bound
 	guard       *udpguard.Guard // nil: no source is a stranger
-	refuse      *rate.Limiter   // of strangers' packets beyond their budget
+	refuse      *udpguard.Pace  // of strangers' packets beyond their budget
 	packets     chan *memberlist.Packet
 	streams     chan net.Conn
 	stop        sync.Once
@@ -71,12 +67,12 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter, strangers int) (*transport, error) {
+func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *udpguard.Pace, strangers int) (*transport, error) {
 	t := &transport{
 		log:     logger,
 		ctx:     ctx,
 		pace:    pace,
-		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
+		refuse:  udpguard.NewPace(refuseRate, refuseBurst, udpguard.FloodRest),
 		packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn),
 		done:    make(chan struct{}),
@@ -165,9 +161,7 @@ func (t *transport) readPackets() {
 		if stranger {
 			pace = t.refuse
 		}
-		if pace != nil && !pace.Allow() {
-			time.Sleep(floodRest)
-		}
+		pace.Take()
 		if stranger || n == 0 || t.blocked.Load() || t.refuses(from) {
 			continue
 		}

@@ -41,6 +41,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // DefaultRekey is Config.Rekey where that is 0: how long a revoked certificate can live on in a
@@ -52,12 +53,10 @@ const DefaultRekey = time.Hour
 const receiveBuffer = 64 << 10
 
 // The packets that a link reads in a second, from any sender, are limited to several times the rate of heartbeats and
-// relayed messages. Beyond it and the burst reading rests, and the kernel drops packets that have no room: a process
-// of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
+// relayed messages. Beyond it and the burst reading rests: see udpguard.Pace.
 const (
 	packetRate  = 10_000
 	packetBurst = 1000
-	floodRest   = time.Millisecond
 )
 
 // Config configures a link. Dir, Src, Dst, Local, Peer, TLS, VerifyPeer and Logger are required.
@@ -126,8 +125,8 @@ type Link struct {
 	udp    *net.UDPConn
 	tcp    net.Listener // nil for the dialer
 	redial chan struct{}
-	pace   *rate.Limiter // of packets read
-	warn   *rate.Limiter // of warnings
+	pace   *udpguard.Pace // of packets read
+	warn   *rate.Limiter  // of warnings
 	began  time.Time
 	count  counters
 
@@ -179,7 +178,7 @@ func Listen(cfg Config) (*Link, error) {
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String()),
 		redial: make(chan struct{}, 1), errors: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
-		pace: rate.NewLimiter(packetRate, packetBurst),
+		pace: udpguard.NewPace(packetRate, packetBurst, udpguard.FloodRest),
 		warn: rate.NewLimiter(rate.Every(warnEvery), 1), reserved: -1,
 		rand: cfg.Rand, began: time.Now(),
 	}
@@ -386,7 +385,7 @@ func (l *Link) receive(ctx context.Context, h Handler) {
 			switch errno {
 			case 0:
 				for i := range n {
-					l.take(ctx, h, in, i)
+					l.take(h, in, i)
 				}
 			case unix.EAGAIN:
 				return false
@@ -412,10 +411,9 @@ func (l *Link) receive(ctx context.Context, h Handler) {
 }
 
 // take handles the i-th packet of a batch.
-func (l *Link) take(ctx context.Context, h Handler, in *batch, i int) {
-	if !l.pace.Allow() {
+func (l *Link) take(h Handler, in *batch, i int) {
+	if l.pace.Take() {
 		l.count.rests.Add(1)
-		sleep(ctx, floodRest)
 	}
 	if b, ok := l.admitted(in, i); ok {
 		l.commitBy(h, b)

@@ -123,7 +123,8 @@ type Link struct {
 	local  netip.AddrPort
 	log    *slog.Logger
 	udp    *net.UDPConn
-	tcp    net.Listener // nil for the dialer
+	tcp    *net.TCPListener // nil for the dialer
+	doors  *udpguard.Guard  // of tcp: see listen
 	redial chan struct{}
 	pace   *udpguard.Pace // of packets read
 	warn   *rate.Limiter  // of warnings
@@ -252,8 +253,7 @@ func (l *Link) open() error {
 	}
 	l.drops.before, _ = drops(l.raw)
 	if !l.cfg.Dialer { // first, because what follows may log: the caller may try again each second
-		lc := net.ListenConfig{Control: BindTo(l.cfg.Interface)}
-		if l.tcp, err = lc.Listen(context.Background(), "tcp"+family, l.local.String()); err != nil {
+		if err := l.listen("tcp" + family); err != nil {
 			return fmt.Errorf("link %s: listen on TCP %s for handshakes: %w", l.cfg.Dir, l.local, err)
 		}
 	}
@@ -340,6 +340,7 @@ func (l *Link) Close() error {
 			err = l.udp.Close()
 		}
 		if l.tcp != nil {
+			l.doors.Close()
 			err = errors.Join(err, l.tcp.Close())
 		}
 		if l.reserved >= 0 {

@@ -1,10 +1,10 @@
 // Package udpguard makes the kernel refuse datagrams by their source before they take space in a receive buffer, so
 // that a flood from strangers neither fills the buffer nor wakes its reader.
 //
-// SetPeer admits one source and suits sockets with one peer. A Guard suits sockets with many: it always admits known
-// sources, and limits all strangers together to one budget. Both attach a classic BPF program (SO_ATTACH_FILTER),
-// which needs no privilege. The package checks only addresses and proves nothing: anyone who can send raw packets can
-// forge a source address. Start with Guard.
+// SetPeer admits one source and suits sockets with one peer. A Guard suits sockets with many, and TCP listeners: it always
+// admits known sources, and limits all strangers together to one budget. Both attach a classic BPF program
+// (SO_ATTACH_FILTER), which needs no privilege. A Pace bounds the reader's own work. The package checks only addresses and
+// proves nothing: anyone who can send raw packets can forge a source address. Start with Guard.
 package udpguard
 
 import (
@@ -29,6 +29,8 @@ const (
 	sourceV4     = netOffset + 12
 	sourceV6     = netOffset + 8
 	sourcePort   = 0
+	tcpFlags     = 13 // of a TCP listener's program: its data begins at the TCP header
+	tcpSYN       = 2
 	acceptAll    = 0xffffffff // bytes of the datagram to keep
 )
 
@@ -38,7 +40,7 @@ func SetPeer(c syscall.RawConn, peer netip.AddrPort) error {
 	if !peer.IsValid() {
 		return fmt.Errorf("filter datagrams by source: peer %s: want an address and a port", peer)
 	}
-	if err := attach(c, program([]netip.AddrPort{peer}, true, allStrangers)); err != nil {
+	if err := attach(c, program([]netip.AddrPort{peer}, rules{ports: true}, allStrangers)); err != nil {
 		return fmt.Errorf("filter datagrams by source %s: %w", peer, err)
 	}
 	return nil
@@ -47,12 +49,19 @@ func SetPeer(c syscall.RawConn, peer netip.AddrPort) error {
 // allStrangers is a share of 1 in 2^32: the program then admits no stranger at all.
 const allStrangers = 32
 
-// program admits known sources, by port too if ports is set, and one stranger's datagram in 2^shift at random.
-func program(known []netip.AddrPort, ports bool, shift uint) []unix.SockFilter {
+// rules define the strangers of a program.
+type rules struct {
+	ports    bool // a source is an address and a port; otherwise an address
+	near     bool // strangers are other ports at the addresses of known sources: the program admits no other address
+	listener bool // of TCP: the program looks at SYNs alone, and admits the packets of connections
+}
+
+// program admits known sources, and one stranger's datagram in 2^shift at random.
+func program(known []netip.AddrPort, r rules, shift uint) []unix.SockFilter {
 	var v4, v6 []netip.AddrPort
 	for _, a := range known {
 		a = netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
-		if !ports {
+		if !r.ports {
 			a = netip.AddrPortFrom(a.Addr(), 0)
 		}
 		if a.Addr().Is4() {
@@ -61,13 +70,21 @@ func program(known []netip.AddrPort, ports bool, shift uint) []unix.SockFilter {
 			v6 = append(v6, a)
 		}
 	}
-	four, six := sources(v4, ports), sources(v6, ports)
-	out := []unix.SockFilter{
-		load(unix.BPF_B, netOffset),
-		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xf0},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0x40, Jt: 1},
-		jump(len(four) + 1),
+	var near []unix.SockFilter
+	if r.near {
+		near, shift = strangers(shift), allStrangers
 	}
+	four, six := sources(v4, r.ports, near), sources(v6, r.ports, near)
+	var out []unix.SockFilter
+	if r.listener {
+		out = append(out, load(unix.BPF_B, tcpFlags),
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: tcpSYN, Jt: 1}, ret(acceptAll))
+	}
+	out = append(out,
+		load(unix.BPF_B, netOffset),
+		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xf0},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0x40, Jt: 1},
+		jump(len(four)+1))
 	out = append(out, four...)
 	out = append(out, jump(len(six)))
 	out = append(out, six...)
@@ -91,8 +108,9 @@ func strangers(shift uint) []unix.SockFilter {
 	}
 }
 
-// sources admits the known sources of one address family, and continues after its end for all others.
-func sources(known []netip.AddrPort, ports bool) []unix.SockFilter {
+// sources admits the known sources of one address family, and continues after its end for all others. near decides on the other ports at
+// their addresses; empty: these are as all others.
+func sources(known []netip.AddrPort, ports bool, near []unix.SockFilter) []unix.SockFilter {
 	slices.SortFunc(known, netip.AddrPort.Compare)
 	known = slices.Compact(known)
 	var blocks [][]unix.SockFilter
@@ -102,20 +120,21 @@ func sources(known []netip.AddrPort, ports bool) []unix.SockFilter {
 		if n < 0 {
 			n = len(known)
 		}
-		blocks = append(blocks, block(addr, known[:n], ports))
+		blocks = append(blocks, block(addr, known[:n], ports, near))
 		known = known[n:]
 	}
 	return slices.Concat(blocks...)
 }
 
 // block admits the known ports of one address.
-func block(addr netip.Addr, known []netip.AddrPort, ports bool) []unix.SockFilter {
+func block(addr netip.Addr, known []netip.AddrPort, ports bool, near []unix.SockFilter) []unix.SockFilter {
 	var match []unix.SockFilter // the instructions after the address matches
 	if ports {
 		match = append(match, load(unix.BPF_H, sourcePort))
 		for _, a := range known {
 			match = append(match, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(a.Port()), Jf: 1}, ret(acceptAll))
 		}
+		match = append(match, near...)
 	} else {
 		match = append(match, ret(acceptAll))
 	}

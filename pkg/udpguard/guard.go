@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 )
 
@@ -38,6 +39,7 @@ const (
 // Its methods may be called from any goroutine. Call Close at the end.
 type Guard struct {
 	perSecond int
+	rules     rules
 	refused   atomic.Uint64
 	known     atomic.Pointer[map[netip.AddrPort]struct{}]
 
@@ -55,11 +57,31 @@ type Guard struct {
 	reported  bool
 }
 
+// Option changes the sources that a guard knows.
+type Option uint8
+
+const (
+	// AnyPort makes a guard ignore ports: it knows addresses.
+	AnyPort Option = iota + 1
+	// SameAddress limits the budget to other ports at the addresses of known sources. The kernel drops datagrams from all other addresses;
+	// Admit does not know these.
+	SameAddress
+	// Listener is for a guard of a TCP listener. Its datagrams are SYNs. The kernel admits other packets, because an accepted
+	// connection inherits the program. Open the listener without MPTCP (net.ListenConfig.SetMultipathTCP): the kernel filters no
+	// MPTCP socket. Guard also shortens the backlog, so that connections from before the filter do not delay others.
+	Listener
+)
+
+// backlog is the number of connections that wait at a guarded listener.
+const backlog = 128
+
 // New returns a guard that admits perSecond datagrams of strangers per second, at least 1, with bursts of a quarter
 // of that rate.
-func New(perSecond int) *Guard {
-	g := &Guard{perSecond: max(perSecond, 1)}
-	g.limit = rate.NewLimiter(rate.Limit(g.perSecond), max(g.perSecond/4, 1))
+func New(perSecond int, options ...Option) *Guard {
+	g := &Guard{perSecond: max(perSecond, 1), rules: rules{
+		ports: !slices.Contains(options, AnyPort), near: slices.Contains(options, SameAddress), listener: slices.Contains(options, Listener),
+	}}
+	g.limit = newLimit(g.perSecond, g.perSecond/4)
 	g.known.Store(&map[netip.AddrPort]struct{}{})
 	return g
 }
@@ -72,11 +94,14 @@ func (g *Guard) OnFailure(f func(error)) {
 	g.onFailure = f
 }
 
-// Guard attaches the guard to a socket, and replaces an earlier one.
+// Guard attaches the guard to a socket, and replaces an earlier one; nil: to none.
 func (g *Guard) Guard(c syscall.RawConn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.conn = c
+	if c != nil && g.rules.listener {
+		_ = c.Control(func(fd uintptr) { _ = unix.Listen(int(fd), backlog) }) // a longer backlog only costs time
+	}
 	g.apply()
 }
 
@@ -84,7 +109,7 @@ func (g *Guard) Guard(c syscall.RawConn) {
 func (g *Guard) Know(sources []netip.AddrPort) {
 	known := make(map[netip.AddrPort]struct{}, len(sources))
 	for _, a := range sources {
-		known[plain(a)] = struct{}{}
+		known[g.plain(a)] = struct{}{}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,13 +117,16 @@ func (g *Guard) Know(sources []netip.AddrPort) {
 		return
 	}
 	g.known.Store(&known)
-	if g.shift > 0 {
+	if g.shift > 0 || g.rules.near {
 		g.apply()
 	}
 }
 
 // plain returns a source in the form for comparison: datagrams do not carry the zone of a link-local address.
-func plain(a netip.AddrPort) netip.AddrPort {
+func (g *Guard) plain(a netip.AddrPort) netip.AddrPort {
+	if !g.rules.ports {
+		a = netip.AddrPortFrom(a.Addr(), 0)
+	}
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }
 
@@ -116,7 +144,7 @@ func SourceOf(a netip.Addr) netip.Prefix {
 
 // Known reports whether a source is known.
 func (g *Guard) Known(from netip.AddrPort) bool {
-	_, ok := (*g.known.Load())[plain(from)]
+	_, ok := (*g.known.Load())[g.plain(from)]
 	return ok
 }
 
@@ -167,14 +195,15 @@ func (g *Guard) apply() {
 	if g.conn == nil || g.closed {
 		return
 	}
-	if g.shift == 0 {
+	if g.shift == 0 && !g.rules.near {
 		g.failure = detach(g.conn)
 		return
 	}
 	known := slices.Collect(maps.Keys(*g.known.Load()))
-	g.failure = replace(g.conn, program(known, true, g.shift))
-	if g.failure != nil {
-		g.failure = replace(g.conn, program(known, false, g.shift))
+	r := g.rules
+	if g.failure = replace(g.conn, program(known, r, g.shift)); g.failure != nil && r.ports {
+		r.ports = false
+		g.failure = replace(g.conn, program(known, r, g.shift))
 	}
 	if g.failure != nil && !g.reported && g.onFailure != nil {
 		g.reported = true

@@ -125,7 +125,7 @@ func TestProgramAdmitsEveryKnownSource(t *testing.T) {
 	}
 	for _, n := range []int{0, 1, 2, 100, len(others)} {
 		for _, ports := range []bool{true, false} {
-			if err := attach(raw(t, to), program(append(others[:n:n], addrOf(from)), ports, allStrangers)); err != nil {
+			if err := attach(raw(t, to), program(append(others[:n:n], addrOf(from)), rules{ports: ports}, allStrangers)); err != nil {
 				t.Fatalf("%d others, ports %v: %v", n, ports, err)
 			}
 			send(t, stranger, addrOf(to), 1)

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,7 +47,7 @@ type Common struct {
 	Topo     *halfcore.Topology                 // torus and neighbours are those of the start
 	Around   *atomic.Pointer[halfcore.Topology] // torus, links and, of the host half, neighbours are those of now
 	Peers    *halfcore.PeersConfig
-	Senders  *atomic.Pointer[map[netip.Addr]fault.NodeID] // accepted senders of netconsole's lines; never change the map in place
+	Senders  *NetconsoleSenders
 	Half     fault.Half
 	Log      *slog.Logger
 	Signer   *pki.Signer
@@ -90,7 +89,7 @@ func Prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (Common, error
 	}
 	c := Common{
 		Config: cfg, Periods: periods, Half: half, Topo: around, Around: new(atomic.Pointer[halfcore.Topology]), Peers: known,
-		Senders: new(atomic.Pointer[map[netip.Addr]fault.NodeID]),
+		Senders: NewNetconsoleSenders(),
 		Log:     log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
 	}
 	c.Around.Store(around)

@@ -14,6 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
@@ -25,11 +26,45 @@ const wordsSettle = 50 * time.Millisecond
 // netconsoleComplain is the least time between two warnings about lines that are left out.
 const netconsoleComplain = time.Minute
 
-// SetSenders replaces the accepted netconsole senders by those of cfg, which includes the supervisors' orders. Any goroutine may call it.
-func (c *Common) SetSenders(cfg config.Agent) {
-	senders := cfg.NetconsoleSenders(c.Half)
-	c.Senders.Store(&senders)
+// A receiver reads netconsoleRate datagrams a second, and netconsoleBurst at once: see udpguard.Pace. A panic has some 40 lines, each in a
+// datagram. Of strangers, netconsoleStrangers a second arrive, for the warning; the kernel drops the others of a flood.
+const (
+	netconsoleRate      = 500
+	netconsoleBurst     = 1000
+	netconsoleStrangers = 10
+)
+
+// NetconsoleSenders are the accepted senders of netconsole's lines. Any goroutine may use them.
+type NetconsoleSenders struct {
+	nodes atomic.Pointer[map[netip.Addr]fault.NodeID]
+	guard *udpguard.Guard
 }
+
+// NewNetconsoleSenders returns an empty set.
+func NewNetconsoleSenders() *NetconsoleSenders {
+	s := &NetconsoleSenders{guard: udpguard.New(netconsoleStrangers, udpguard.AnyPort)}
+	s.Set(nil)
+	return s
+}
+
+// Set replaces the senders. The caller must not change the map later.
+func (s *NetconsoleSenders) Set(nodes map[netip.Addr]fault.NodeID) {
+	known := make([]netip.AddrPort, 0, len(nodes))
+	for a := range nodes {
+		known = append(known, netip.AddrPortFrom(a, 0))
+	}
+	s.nodes.Store(&nodes)
+	s.guard.Know(known)
+}
+
+// Node returns the node of a sender.
+func (s *NetconsoleSenders) Node(a netip.Addr) (fault.NodeID, bool) {
+	node, ok := (*s.nodes.Load())[a]
+	return node, ok
+}
+
+// SetSenders replaces the accepted netconsole senders by those of cfg, which includes the supervisors' orders. Any goroutine may call it.
+func (c *Common) SetSenders(cfg config.Agent) { c.Senders.Set(cfg.NetconsoleSenders(c.Half)) }
 
 // netconsoleRetry is the pause before another attempt to open the socket. Its address may appear after the half starts, and may disappear.
 const netconsoleRetry = 2 * time.Second
@@ -38,12 +73,15 @@ const netconsoleRetry = 2 * time.Second
 // run without the socket, so ReceiveNetconsole retries if it cannot open the socket.
 func (c *Common) ReceiveNetconsole(ctx context.Context, found func([]*lofamov1.LastWords)) {
 	core, failing := halfcore.NewNetconsole(nil, rand.Uint32()), Condition{}
+	defer c.Senders.guard.Close()
+	c.Senders.guard.OnFailure(func(err error) { c.Log.Warn("the kernel does not filter netconsole's strangers", "err", err) })
+	pace := udpguard.NewPace(netconsoleRate, netconsoleBurst, udpguard.FloodRest)
 	for {
 		udp, err := c.listenNetconsole(ctx)
 		if err == nil {
 			failing.Set(c.Log, "receive netconsole", nil)
 			stop := context.AfterFunc(ctx, func() { _ = udp.Close() })
-			err = c.netconsole(udp, core, found)
+			err = c.netconsole(udp, core, pace, found)
 			stop()
 			_ = udp.Close()
 		}
@@ -72,8 +110,8 @@ func (c *Common) listenNetconsole(ctx context.Context) (*net.UDPConn, error) {
 }
 
 // netconsole reads datagrams until the socket fails.
-func (c *Common) netconsole(udp *net.UDPConn, core *halfcore.Netconsole, found func([]*lofamov1.LastWords)) error {
-	return readNetconsole(udp, core, c.Senders, func(words []*lofamov1.LastWords) {
+func (c *Common) netconsole(udp *net.UDPConn, core *halfcore.Netconsole, pace *udpguard.Pace, found func([]*lofamov1.LastWords)) error {
+	return readNetconsole(udp, core, c.Senders, pace, func(words []*lofamov1.LastWords) {
 		c.Log.Warn("kernel error of another machine received by netconsole", "node", words[0].GetNode(), "from", words[0].GetFrom(),
 			"line", words[0].GetLine())
 		found(words)
@@ -85,8 +123,14 @@ func (c *Common) netconsole(udp *net.UDPConn, core *halfcore.Netconsole, found f
 
 // readNetconsole reads datagrams of the present senders until the socket fails. It calls found with new last words once the lines behind
 // them have had time to arrive, and left, at most once in netconsoleComplain, when the core has left out more.
-func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, senders *atomic.Pointer[map[netip.Addr]fault.NodeID],
+func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, senders *NetconsoleSenders, pace *udpguard.Pace,
 	found func([]*lofamov1.LastWords), left func(halfcore.NetconsoleCounts)) error {
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	senders.guard.Guard(raw)
+	defer senders.guard.Guard(nil)
 	var known *map[netip.Addr]fault.NodeID
 	var due, complained time.Time
 	var was halfcore.NetconsoleCounts
@@ -97,12 +141,13 @@ func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, senders *atomic
 		}
 		n, from, err := udp.ReadFromUDPAddrPort(buf)
 		now := time.Now()
-		if is := senders.Load(); is != known {
+		if is := senders.nodes.Load(); is != known {
 			known = is
 			core.SetSenders(*is)
 		}
 		switch {
 		case err == nil:
+			senders.guard.Admit(now, from) // only for the kernel's filter: the core counts and refuses strangers
 			if core.Packet(now, from.Addr(), buf[:n]) && due.IsZero() {
 				due = now.Add(wordsSettle)
 			}
@@ -120,6 +165,9 @@ func readNetconsole(udp *net.UDPConn, core *halfcore.Netconsole, senders *atomic
 		if is != was && (complained.IsZero() || now.Sub(complained) >= netconsoleComplain) {
 			complained, was = now, is
 			left(core.Counts())
+		}
+		if err == nil {
+			pace.Take()
 		}
 	}
 }

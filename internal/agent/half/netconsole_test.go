@@ -12,6 +12,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
@@ -31,10 +32,10 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 	server, kernel, stranger := listen("127.0.0.1"), listen("127.0.0.2"), listen("127.0.0.3")
 	core := halfcore.NewNetconsole(nil, 1)
 	found, left, ended := make(chan []*lofamov1.LastWords, 1), make(chan halfcore.NetconsoleCounts, 10), make(chan error, 1)
-	var senders atomic.Pointer[map[netip.Addr]fault.NodeID]
-	senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0"})
+	senders := NewNetconsoleSenders()
+	senders.Set(map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0"})
 	go func() {
-		ended <- readNetconsole(server, core, &senders, func(w []*lofamov1.LastWords) { found <- w },
+		ended <- readNetconsole(server, core, senders, nil, func(w []*lofamov1.LastWords) { found <- w },
 			func(c halfcore.NetconsoleCounts) { left <- c })
 	}()
 	send := func(from *net.UDPConn, text string) {
@@ -56,7 +57,7 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no last words")
 	}
-	senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.4"): "spare-0"})
+	senders.Set(map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.4"): "spare-0"})
 	send(listen("127.0.0.4"), "[ 1.0] "+panicked+"\n")
 	select {
 	case w := <-found:
@@ -73,15 +74,64 @@ func TestNetconsoleReceivesPanicOverUDP(t *testing.T) {
 	}
 }
 
+// TestNetconsoleFloodMakesReaderRest floods the receiver from a known address, and from a stranger's. The reader rests, the kernel drops
+// the stranger's datagrams, and the panic of another machine arrives.
+func TestNetconsoleFloodMakesReaderRest(t *testing.T) {
+	socket := func(ip string) *net.UDPConn {
+		c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(ip+":0")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	server, kernel, known, stranger := socket("127.0.0.1"), socket("127.0.0.2"), socket("127.0.0.3"), socket("127.0.0.4")
+	senders, rests := NewNetconsoleSenders(), atomic.Int64{}
+	senders.Set(map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.2"): "n1-0-0", netip.MustParseAddr("127.0.0.3"): "n2-0-0"})
+	pace := udpguard.NewPace(netconsoleRate, netconsoleBurst, udpguard.FloodRest)
+	pace.Sleep = func(d time.Duration) {
+		rests.Add(1)
+		time.Sleep(d)
+	}
+	found, ended := make(chan []*lofamov1.LastWords, 10), make(chan error, 1)
+	go func() {
+		ended <- readNetconsole(server, halfcore.NewNetconsole(nil, 1), senders, pace, func(w []*lofamov1.LastWords) { found <- w },
+			func(halfcore.NetconsoleCounts) {})
+	}()
+	flood := func(from *net.UDPConn) {
+		for range 100 {
+			_, _ = from.WriteTo([]byte(strings.Repeat("a\n", 500)), server.LocalAddr())
+		}
+	}
+	agenttest.Await(t, "the kernel drops the stranger's datagrams", func() bool {
+		flood(stranger)
+		return senders.guard.Flooded()
+	})
+	agenttest.Await(t, "the reader rests", func() bool {
+		flood(known)
+		return rests.Load() > 0
+	})
+	agenttest.Await(t, "the panic is received", func() bool { // some datagrams found no room in the socket's buffer
+		flood(stranger)
+		_, _ = kernel.WriteTo([]byte("Kernel panic - not syncing: Fatal exception\n"), server.LocalAddr())
+		return len(found) > 0
+	})
+	if w := <-found; len(w) != 1 || w[0].GetNode() != "n1-0-0" {
+		t.Errorf("%v", w)
+	}
+	_ = server.Close()
+	<-ended
+}
+
 // TestNetconsoleListensOnceItsAddressIsFree: the address may come after the half, or an earlier process may still have it.
 func TestNetconsoleListensOnceItsAddressIsFree(t *testing.T) {
 	first, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Common{Half: fault.HalfHost, Log: slog.New(slog.DiscardHandler), Senders: new(atomic.Pointer[map[netip.Addr]fault.NodeID])}
+	c := Common{Half: fault.HalfHost, Log: slog.New(slog.DiscardHandler), Senders: NewNetconsoleSenders()}
 	c.Config.Netconsole.Listen = first.LocalAddr().String()
-	c.Senders.Store(&map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.1"): "n1-0-0"})
+	c.Senders.Set(map[netip.Addr]fault.NodeID{netip.MustParseAddr("127.0.0.1"): "n1-0-0"})
 	ctx, cancel := context.WithCancel(t.Context())
 	found, ended := make(chan []*lofamov1.LastWords, 100), make(chan struct{})
 	go func() {

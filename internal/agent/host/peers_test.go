@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"testing"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -27,7 +26,7 @@ func TestUnreadablePeersAreReadAgain(t *testing.T) {
 	}
 	path := storage.PeerOrders().Path(cfg.StateDir)
 	h := &hostHalf{configured: cfg, peersFile: half.Watch(path)}
-	h.Config, h.Half, h.Senders = cfg, fault.HalfHost, new(atomic.Pointer[map[netip.Addr]fault.NodeID])
+	h.Config, h.Half, h.Senders = cfg, fault.HalfHost, half.NewNetconsoleSenders()
 	h.Log = slog.New(slog.DiscardHandler)
 	var err error
 	if h.Topo, err = half.TopologyOf(cfg); err != nil {
@@ -42,8 +41,8 @@ func TestUnreadablePeersAreReadAgain(t *testing.T) {
 	if got := h.newPeers(); got == nil || got.Neighbours[0].ID != "spare-0" {
 		t.Fatalf("%+v: want the neighbour of the order", got)
 	}
-	if senders := h.Senders.Load(); senders == nil || (*senders)[netip.MustParseAddr("10.9.0.1")] != "spare-0" {
-		t.Errorf("the senders of netconsole's lines: %v: want the new neighbour", senders)
+	if node, _ := h.Senders.Node(netip.MustParseAddr("10.9.0.1")); node != "spare-0" {
+		t.Errorf("the sender of netconsole's lines at the new neighbour's address: %q: want spare-0", node)
 	}
 	whole, err := os.ReadFile(path)
 	if err != nil {

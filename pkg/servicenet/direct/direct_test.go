@@ -324,7 +324,7 @@ func TestFloodMakesReaderRest(t *testing.T) {
 			_ = s.Close()
 		}
 	})
-	r.rest = func(context.Context, time.Duration) { rests++ }
+	r.pace.Sleep = func(time.Duration) { rests++ }
 	stop := time.AfterFunc(20*time.Second, func() { _ = s.Close() })
 	defer stop.Stop()
 	if err := r.serve(ctx, s.cur.Load()); !errors.Is(err, net.ErrClosed) {

@@ -28,8 +28,6 @@ const (
 	errorRate, errorBurst = 200, 50
 	// destinations bounds the destinations whose last error is remembered.
 	destinations = 256
-	// floodRest is how long the reader rests when more comes than Options.MaxRate.
-	floodRest = time.Millisecond
 	// refuseRate is the number of strangers' datagrams beyond their budget that are read per second without a pause:
 	// datagrams already in the buffer when a flood begins have to be read quickly.
 	refuseRate, refuseBurst = 20_000, 4000
@@ -75,8 +73,8 @@ type reader struct {
 
 	strange strangeErrors
 
-	pace   *rate.Limiter // of delivered datagrams, and errors; nil: no bound
-	refuse *rate.Limiter // of dropped datagrams of strangers
+	pace   *udpguard.Pace // of delivered datagrams, and errors; nil: no bound
+	refuse *udpguard.Pace // of dropped datagrams of strangers
 	rest   func(context.Context, time.Duration)
 }
 
@@ -88,13 +86,13 @@ func newReader(s *Socket, h Handler) *reader {
 		limiter: rate.NewLimiter(errorRate, errorBurst),
 		told:    map[netip.AddrPort]time.Time{},
 		rest:    pause,
-		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
+		refuse:  udpguard.NewPace(refuseRate, refuseBurst, udpguard.FloodRest),
 		strange: strangeErrors{
 			limiter: rate.NewLimiter(strangeRate, strangeBurst), rest: udpguard.Rest{First: strangeRest, Most: strangeRestMost},
 		},
 	}
 	if m := s.opts.MaxRate; m > 0 {
-		r.pace = rate.NewLimiter(rate.Limit(m), max(m/4, 1))
+		r.pace = udpguard.NewPace(m, m/4, udpguard.FloodRest)
 	}
 	r.look, r.try = r.lookAt, func(fd uintptr) { r.found = r.lookAt(fd) }
 	return r
@@ -120,9 +118,7 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 		if r.deliver() {
 			pace = r.refuse
 		}
-		if pace != nil && !pace.Allow() {
-			r.rest(ctx, floodRest)
-		}
+		pace.Take()
 		switch {
 		case r.err == 0, fromICMP(r.err):
 			wait = time.Millisecond

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // KeySize is the length of the shared key in bytes: AES-256.
@@ -125,12 +126,12 @@ type Config struct {
 	OnLoop func([]byte)
 	Timing Timing
 	// MaxPackets is the number of packets read per second; 0: all. Beyond it, and a burst of as many again, reading
-	// rests, and the kernel drops packets that have no room. A process of real-time class that never rests is killed
-	// by its limit (RLIMIT_RTTIME).
+	// rests, and the kernel drops packets that have no room. Streams are bounded too: see streamRate. A process of real-time
+	// class that never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxPackets int
 	// Strangers is the number of packets per second that are read from all strangers' addresses together: those that
 	// are not a member's, not in Join and not this member's own. The kernel drops the rest before they take buffer
-	// space from members (pkg/udpguard). 0: no address is a stranger's.
+	// space from members (pkg/udpguard). With MaxPackets, the kernel also bounds strangers' streams. 0: no address is a stranger's.
 	Strangers int
 }
 
@@ -220,9 +221,9 @@ func New(cfg Config) (*Net, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	logger := log.New(newLogWriter(cfg.Logger), "", 0)
-	var pace *rate.Limiter
+	var pace *udpguard.Pace
 	if cfg.MaxPackets > 0 {
-		pace = rate.NewLimiter(rate.Limit(cfg.MaxPackets), cfg.MaxPackets)
+		pace = udpguard.NewPace(cfg.MaxPackets, cfg.MaxPackets, udpguard.FloodRest)
 	}
 	tr, err := newTransport(ctx, bind, logger, pace, cfg.Strangers)
 	if err != nil {

@@ -351,7 +351,7 @@ func TestStreamsAreBounded(t *testing.T) {
 // TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and takes each one that it loses again.
 // A member at another address joins.
 func TestStrangersStreamsKeepNobodyOut(t *testing.T) {
-	a := start(t, "a", key(1))
+	a := startConfig(t, Config{Name: "a", Key: key(1), Timing: calm, MaxPackets: 500, Strangers: 200})
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var strangers sync.WaitGroup

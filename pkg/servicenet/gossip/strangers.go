@@ -11,11 +11,11 @@ import (
 // knowEvery is the minimum interval between changes of the known addresses, because many members may join at once.
 const knowEvery = 100 * time.Millisecond
 
-// keepKnown updates the guard with the members' addresses until ctx ends.
+// keepKnown updates the guards with the members' addresses until ctx ends.
 func (n *Net) keepKnown(ctx context.Context) {
-	g := n.transport.guard
-	for g != nil {
-		n.know(g)
+	guards := n.transport.guards()
+	for len(guards) > 0 {
+		n.know(guards)
 		select {
 		case <-ctx.Done():
 			return
@@ -29,8 +29,8 @@ func (n *Net) keepKnown(ctx context.Context) {
 	}
 }
 
-// know passes the addresses of all non-strangers to the guard.
-func (n *Net) know(g *udpguard.Guard) {
+// know passes the addresses of all non-strangers to the guards.
+func (n *Net) know(guards []*udpguard.Guard) {
 	known := []netip.AddrPort{n.addr}
 	for _, m := range n.Members() {
 		known = append(known, m.Addr)
@@ -40,7 +40,19 @@ func (n *Net) know(g *udpguard.Guard) {
 			known = append(known, a)
 		}
 	}
-	g.Know(known)
+	for _, g := range guards {
+		g.Know(known)
+	}
+}
+
+// guards returns the guards of packets and streams that there are.
+func (t *transport) guards() (out []*udpguard.Guard) {
+	for _, g := range []*udpguard.Guard{t.guard, t.doors} {
+		if g != nil {
+			out = append(out, g)
+		}
+	}
+	return out
 }
 
 // strangers returns the number of strangers' packets that were dropped unread.

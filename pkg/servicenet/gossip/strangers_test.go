@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,42 @@ import (
 // processor in time, so the test passes if one of several floods does no harm.
 func TestFloodOfStrangersDoesNotDelayMembers(t *testing.T) {
 	attempts.One(t, 5, "no member is held for dead", func() bool { return floodLeavesMembers(t) })
+}
+
+// TestFloodOfStreamsIsDropped floods a member with streams of a stranger: the kernel drops most of them, and those of a member's address
+// get in.
+func TestFloodOfStreamsIsDropped(t *testing.T) {
+	a := startConfig(t, Config{Name: "a", Key: key(1), Timing: calm, MaxPackets: 500, Strangers: 200})
+	b := start(t, "b", key(1), a)
+	a.until(t, EventJoin, "b")
+	dial := func(from string) bool {
+		d := net.Dialer{Timeout: 50 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.Dial("tcp", a.Addr().String())
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
+	}
+	const tries, most = 4000, 1000
+	var left, taken atomic.Int64
+	left.Store(tries)
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				if dial("127.0.0.2") {
+					taken.Add(1)
+				}
+			}
+		})
+	}
+	await(t, "the kernel filters", func() bool { return a.transport.doors.Flooded() })
+	await(t, "a stream of a member's address gets in", func() bool { return dial(b.Addr().Addr().String()) })
+	wg.Wait()
+	t.Logf("%d of %d streams of a stranger were taken", taken.Load(), tries)
+	if n := taken.Load(); n > most {
+		t.Errorf("%d of %d streams of a stranger were taken: want at most %d", n, tries, most)
+	}
 }
 
 // floodLeavesMembers runs one flood, and reports whether no member was declared dead.
@@ -74,6 +112,18 @@ func floodLeavesMembers(t *testing.T) bool {
 			}
 		default:
 			return true
+		}
+	}
+}
+
+// await waits for a condition.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(bound); !holds(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", bound, what)
 		}
 	}
 }

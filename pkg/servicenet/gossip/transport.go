@@ -17,7 +17,6 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/udpguard"
@@ -38,9 +37,6 @@ const maxStreams = 32
 // packets already in the buffer when a flood begins have to be read quickly.
 const refuseRate, refuseBurst = 20_000, 4000
 
-// floodRest is how long the reader rests when more packets come than Config.MaxPackets.
-const floodRest = time.Millisecond
-
 // transport carries memberlist's packets over UDP and its streams over TCP, both at one port, with a switch in it:
 // while it is blocked, packets are dropped and streams refused, both ways. Memberlist's own reads each packet into 64
 // KiB of its own: an idle member of a large pool then spends a third of its time on collecting them.
@@ -56,9 +52,11 @@ type transport struct {
 	// none.
 	refusedFrom atomic.Pointer[map[netip.AddrPort]string]
 	refused     atomic.Uint64   // streams closed for a newer one
-	pace        *rate.Limiter   // of packets; nil: no bound
+	pace        *udpguard.Pace  // of packets; nil: no bound
 	guard       *udpguard.Guard // nil: no source is a stranger
-	refuse      *rate.Limiter   // of strangers' packets beyond their budget
+	refuse      *udpguard.Pace  // of strangers' packets beyond their budget
+	accepts     *udpguard.Pace  // of streams; nil: no bound
+	doors       *udpguard.Guard // of streams; nil: no source is a stranger
 	packets     chan *memberlist.Packet
 	streams     chan net.Conn
 	stop        sync.Once
@@ -71,12 +69,12 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter, strangers int) (*transport, error) {
+func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *udpguard.Pace, strangers int) (*transport, error) {
 	t := &transport{
 		log:     logger,
 		ctx:     ctx,
 		pace:    pace,
-		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
+		refuse:  udpguard.NewPace(refuseRate, refuseBurst, udpguard.FloodRest),
 		packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn),
 		done:    make(chan struct{}),
@@ -95,10 +93,19 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 	if err != nil {
 		return nil, err
 	}
+	unfiltered := func(err error) { t.log.Printf("[WARN] gossip: strangers are not filtered in the kernel: %v", err) }
 	if strangers > 0 {
 		t.guard = udpguard.New(strangers)
-		t.guard.OnFailure(func(err error) { t.log.Printf("[WARN] gossip: strangers are not filtered in the kernel: %v", err) })
+		t.guard.OnFailure(unfiltered)
 		t.guard.Guard(t.raw)
+	}
+	if pace != nil {
+		t.accepts = udpguard.NewPace(streamRate, streamBurst, acceptPause)
+	}
+	if raw, err := t.tcp.SyscallConn(); err == nil && pace != nil && strangers > 0 {
+		t.doors = udpguard.New(streamRate, udpguard.AnyPort, udpguard.Listener)
+		t.doors.OnFailure(unfiltered)
+		t.doors.Guard(raw)
 	}
 	t.wg.Go(t.readPackets)
 	t.wg.Go(t.acceptStreams)
@@ -109,10 +116,13 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 const receiveBuffer = 2 << 20
 
 func (t *transport) listen(bind netip.AddrPort) error {
-	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(bind))
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // see udpguard.Listener
+	at, err := lc.Listen(context.Background(), "tcp", bind.String())
 	if err != nil {
 		return err
 	}
+	tcp := at.(*net.TCPListener) //nolint:forcetypeassert // the network is TCP
 	t.tcp = tcp
 	if t.udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(bind.Addr(), t.port()))); err != nil {
 		return errors.Join(err, tcp.Close())
@@ -165,9 +175,7 @@ func (t *transport) readPackets() {
 		if stranger {
 			pace = t.refuse
 		}
-		if pace != nil && !pace.Allow() {
-			time.Sleep(floodRest)
-		}
+		pace.Take()
 		if stranger || n == 0 || t.blocked.Load() || t.refuses(from) {
 			continue
 		}
@@ -191,8 +199,17 @@ func (t *transport) refuses(from netip.AddrPort) bool {
 // acceptRest is the pause after a failed accept, such as one that lacked file descriptors.
 const acceptRest = 100 * time.Millisecond
 
+// streamRate is the number of streams a second, and streamBurst that at once, that a member with Config.MaxPackets accepts without a rest
+// (see udpguard.Pace). In a flood the kernel admits members' addresses, and streamRate streams a second of strangers.
+const (
+	streamRate  = 50
+	streamBurst = 100
+	acceptPause = 2 * time.Millisecond
+)
+
 func (t *transport) acceptStreams() {
 	for {
+		t.accepts.Take()
 		c, err := t.tcp.Accept()
 		if err != nil {
 			if t.closing() {
@@ -201,6 +218,9 @@ func (t *transport) acceptStreams() {
 			t.log.Printf("[ERR] gossip: accept a stream: %v", err)
 			time.Sleep(acceptRest)
 			continue
+		}
+		if from, ok := c.RemoteAddr().(*net.TCPAddr); ok && t.doors != nil {
+			t.doors.Admit(time.Now(), from.AddrPort()) // only for the kernel's filter: an accepted stream may be a joining member's
 		}
 		if t.blocked.Load() {
 			_ = c.Close()
@@ -364,8 +384,8 @@ func (t *transport) Shutdown() error {
 	var err error
 	t.stop.Do(func() {
 		close(t.done)
-		if t.guard != nil {
-			t.guard.Close()
+		for _, g := range t.guards() {
+			g.Close()
 		}
 		err = errors.Join(t.tcp.Close(), t.udp.Close())
 		t.wg.Wait()

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // A handshake comes from the port of the link's own UDP flow. The dialer also holds that port in TCP, so that no
@@ -30,6 +32,49 @@ const (
 	acceptRate    = 20
 	acceptBurst   = 8
 )
+
+// The acceptor accepts connectRate connections a second, and connectBurst at once. Then it rests: see udpguard.Pace. The kernel drops
+// connections from other addresses than the peer's. From ports other than the peer's own it admits othersRate a second in a flood, so the
+// peer's connection does not wait behind these.
+const (
+	connectRate  = 50
+	connectBurst = 50
+	connectRest  = 2 * time.Millisecond
+	othersRate   = 50
+)
+
+// listen opens the acceptor's listener.
+func (l *Link) listen(network string) error {
+	lc := net.ListenConfig{Control: BindTo(l.cfg.Interface)}
+	lc.SetMultipathTCP(false)
+	at, err := lc.Listen(context.Background(), network, l.local.String())
+	if err != nil {
+		return err
+	}
+	l.tcp = at.(*net.TCPListener) //nolint:forcetypeassert // the network is TCP
+	l.doors = udpguard.New(othersRate, udpguard.Listener, udpguard.SameAddress)
+	l.doors.OnFailure(func(err error) {
+		l.log.Warn("the kernel does not filter the handshakes of this link: strangers can delay them", "err", err)
+	})
+	l.knowPeer()
+	raw, err := l.tcp.SyscallConn()
+	if err == nil {
+		l.doors.Guard(raw)
+	}
+	return err
+}
+
+// knowPeer makes the peer's address known to the filter of the acceptor's listener.
+func (l *Link) knowPeer() {
+	if l.doors == nil {
+		return
+	}
+	var known []netip.AddrPort
+	if r := l.remote.Load(); !r.away {
+		known = append(known, r.addr)
+	}
+	l.doors.Know(known)
+}
 
 // reserve holds the link's own port in TCP without listening, so connections to it are refused.
 func (l *Link) reserve() {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,6 +91,52 @@ func upAmong(t *testing.T, use func(net.Conn)) time.Duration {
 	took := time.Since(begin)
 	t.Logf("up after %s; %+v", took, b.link.Stats())
 	return took
+}
+
+// TestFloodOfConnectionsIsDropped floods the acceptor with connections from another address, which the kernel drops, and from other
+// ports at the peer's address: the acceptor takes a few connections, and the peer's handshake succeeds.
+func TestFloodOfConnectionsIsDropped(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	flood := func(addr netip.Addr, tries int) int64 {
+		var left, taken atomic.Int64
+		left.Store(int64(tries))
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				d := from(addr)
+				d.Timeout = 50 * time.Millisecond
+				for left.Add(-1) >= 0 {
+					if conn, err := d.Dial("tcp", b.link.LocalAddr().String()); err == nil {
+						taken.Add(1)
+						_ = conn.Close()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return taken.Load()
+	}
+	if n := flood(netip.MustParseAddr("127.0.0.3"), 64); n > 0 || b.link.Stats().Refused > 0 {
+		t.Errorf("%d of 64 connections from another address were taken: want none", n)
+	}
+	const tries, most = 4000, 1000
+	if n := flood(a.cfg.Local.Addr(), tries); n > most {
+		t.Errorf("%d of %d connections from other ports at the peer's address were taken: want at most %d", n, tries, most)
+	} else {
+		t.Logf("%d of %d were taken; %+v", n, tries, b.link.Stats())
+	}
+	begin := time.Now()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		flood(a.cfg.Local.Addr(), tries)
+	}()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+	t.Logf("up after %s of another flood", time.Since(begin))
+	<-done
 }
 
 // TestDialerHoldsItsPort: no other process can connect from the link's port and pass for the peer.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 const (
@@ -254,7 +255,9 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	doors := newAdmission()
+	pace := udpguard.NewPace(connectRate, connectBurst, connectRest)
 	for ctx.Err() == nil {
+		pace.Take()
 		conn, err := l.tcp.Accept()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
@@ -289,15 +292,18 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 	}
 }
 
-// admit reports whether a connection comes from the peer's address (ok), and whether it comes from the peer's own
-// port (own).
+// admit reports whether a connection comes from the peer's own port (own), or from another one at its address within the budget.
 func (l *Link) admit(conn net.Conn) (own, ok bool) {
-	from, ok := conn.RemoteAddr().(*net.TCPAddr)
-	r := l.remote.Load()
-	if !ok || r.away || from.AddrPort().Addr().Unmap() != r.addr.Addr() || l.blocked() {
+	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok {
 		return false, false
 	}
-	return from.AddrPort().Port() == r.addr.Port(), true
+	from, r := unmap(tcp.AddrPort()), l.remote.Load()
+	if r.away || from.Addr() != r.addr.Addr() || l.blocked() {
+		return false, false
+	}
+	own = from.Port() == r.addr.Port()
+	return own, own || l.doors.Admit(time.Now(), from)
 }
 
 // answer accepts a handshake and begins its session.

@@ -56,6 +56,7 @@ func (l *Link) SetPeer(at grid.Coord, addr netip.AddrPort, verify func(*x509.Cer
 func (l *Link) become(r *remote) {
 	l.remote.Store(r)
 	l.filter(l.raw, r.addr)
+	l.knowPeer()
 	l.quiet.newPeer(l, r.addr)
 }
 

@@ -41,6 +41,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // DefaultRekey is Config.Rekey where that is 0: how long a revoked certificate can live on in a
@@ -52,12 +53,10 @@ const DefaultRekey = time.Hour
 const receiveBuffer = 64 << 10
 
 // The packets that a link reads in a second, from any sender, are limited to several times the rate of heartbeats and
-// relayed messages. Beyond it and the burst reading rests, and the kernel drops packets that have no room: a process
-// of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
+// relayed messages. Beyond it and the burst reading rests: see udpguard.Pace.
 const (
 	packetRate  = 10_000
 	packetBurst = 1000
-	floodRest   = time.Millisecond
 )
 
 // Config configures a link. Dir, Src, Dst, Local, Peer, TLS, VerifyPeer and Logger are required.
@@ -124,10 +123,11 @@ type Link struct {
 	local  netip.AddrPort
 	log    *slog.Logger
 	udp    *net.UDPConn
-	tcp    net.Listener // nil for the dialer
+	tcp    *net.TCPListener // nil for the dialer
+	doors  *udpguard.Guard  // of tcp: see listen
 	redial chan struct{}
-	pace   *rate.Limiter // of packets read
-	warn   *rate.Limiter // of warnings
+	pace   *udpguard.Pace // of packets read
+	warn   *rate.Limiter  // of warnings
 	began  time.Time
 	count  counters
 
@@ -179,7 +179,7 @@ func Listen(cfg Config) (*Link, error) {
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String()),
 		redial: make(chan struct{}, 1), errors: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
-		pace: rate.NewLimiter(packetRate, packetBurst),
+		pace: udpguard.NewPace(packetRate, packetBurst, udpguard.FloodRest),
 		warn: rate.NewLimiter(rate.Every(warnEvery), 1), reserved: -1,
 		rand: cfg.Rand, began: time.Now(),
 	}
@@ -253,8 +253,7 @@ func (l *Link) open() error {
 	}
 	l.drops.before, _ = drops(l.raw)
 	if !l.cfg.Dialer { // first, because what follows may log: the caller may try again each second
-		lc := net.ListenConfig{Control: BindTo(l.cfg.Interface)}
-		if l.tcp, err = lc.Listen(context.Background(), "tcp"+family, l.local.String()); err != nil {
+		if err := l.listen("tcp" + family); err != nil {
 			return fmt.Errorf("link %s: listen on TCP %s for handshakes: %w", l.cfg.Dir, l.local, err)
 		}
 	}
@@ -341,6 +340,7 @@ func (l *Link) Close() error {
 			err = l.udp.Close()
 		}
 		if l.tcp != nil {
+			l.doors.Close()
 			err = errors.Join(err, l.tcp.Close())
 		}
 		if l.reserved >= 0 {
@@ -386,7 +386,7 @@ func (l *Link) receive(ctx context.Context, h Handler) {
 			switch errno {
 			case 0:
 				for i := range n {
-					l.take(ctx, h, in, i)
+					l.take(h, in, i)
 				}
 			case unix.EAGAIN:
 				return false
@@ -412,10 +412,9 @@ func (l *Link) receive(ctx context.Context, h Handler) {
 }
 
 // take handles the i-th packet of a batch.
-func (l *Link) take(ctx context.Context, h Handler, in *batch, i int) {
-	if !l.pace.Allow() {
+func (l *Link) take(h Handler, in *batch, i int) {
+	if l.pace.Take() {
 		l.count.rests.Add(1)
-		sleep(ctx, floodRest)
 	}
 	if b, ok := l.admitted(in, i); ok {
 		l.commitBy(h, b)

@@ -38,7 +38,7 @@ const (
 type NetconsoleCounts struct {
 	Lines     uint64 // taken
 	Strangers uint64 // packets from other addresses
-	Flooded   uint64 // lines above a sender's rate
+	Flooded   uint64 // lines above a sender's rate; a datagram refused without an end of line counts as one
 	Cut       uint64 // lines cut because they were too long
 	Malformed uint64 // packets without text, or fragments without their beginning
 }
@@ -111,12 +111,9 @@ func (n *Netconsole) Packet(now time.Time, from netip.Addr, b []byte) bool {
 		s.before = nil
 	}
 	s.lastAt = now
+	s.room = min(netconsoleBurst, s.room+now.Sub(s.roomAt).Seconds()*netconsoleRate)
+	s.roomAt = now
 	for _, line := range n.lines(s, now, b) {
-		s.room = min(netconsoleBurst, s.room+now.Sub(s.roomAt).Seconds()*netconsoleRate)
-		if s.roomAt = now; s.room < 1 {
-			n.counts.Flooded++
-			continue
-		}
 		s.room--
 		n.counts.Lines++
 		found = n.line(s, now, from, line) || found
@@ -124,8 +121,14 @@ func (n *Netconsole) Packet(now time.Time, from netip.Addr, b []byte) bool {
 	return found
 }
 
-// lines returns the complete lines that a datagram ends.
+// lines returns the complete lines that a datagram ends, as far as the sender has room for them. It cuts no others: a flood must not cost
+// the half more than its budget.
 func (n *Netconsole) lines(s *netconsoleSender, now time.Time, b []byte) (out []string) {
+	room := int(s.room)
+	if room < 1 {
+		n.refuse(s, b)
+		return nil
+	}
 	if stamp, text, offset, total, ok := extended(b); ok {
 		switch {
 		case total == 0:
@@ -149,6 +152,10 @@ func (n *Netconsole) lines(s *netconsoleSender, now time.Time, b []byte) (out []
 		return nil
 	}
 	for len(b) > 0 {
+		if len(out) == room {
+			n.refuse(s, b)
+			break
+		}
 		text, rest, ends := bytes.Cut(b, []byte("\n"))
 		n.more(s, text)
 		if b, s.partAt = rest, now; ends {
@@ -158,6 +165,12 @@ func (n *Netconsole) lines(s *netconsoleSender, now time.Time, b []byte) (out []
 		}
 	}
 	return out
+}
+
+// refuse leaves out the rest of a datagram, as if it were lost on its way.
+func (n *Netconsole) refuse(s *netconsoleSender, b []byte) {
+	n.counts.Flooded += uint64(max(1, bytes.Count(b, []byte("\n"))))
+	s.part, s.skip = s.part[:0], false
 }
 
 func cutBytes(text string) string { return text[:min(len(text), netconsoleLine)] }

@@ -158,6 +158,8 @@ func TestNetconsoleBoundsHostileSenders(t *testing.T) {
 	if n.Packet(now, netip.MustParseAddr("10.7.0.9"), []byte(panicLine+"\n")) || n.Words(now) != nil {
 		t.Error("a stranger was believed")
 	}
+	n.Packet(now, sender, []byte(" \n"))
+	n.Packet(now, sender, []byte("0,12,9,-,ncfrag=22/49;cing"))
 	for range 100 {
 		n.Packet(now, sender, []byte(strings.Repeat("x", 1000)))
 	}
@@ -165,14 +167,35 @@ func TestNetconsoleBoundsHostileSenders(t *testing.T) {
 	for range 2 * netconsoleBurst {
 		n.Packet(now, sender, []byte("y\n"))
 	}
-	n.Packet(now, sender, []byte(" \n"))
-	n.Packet(now, sender, []byte("0,12,9,-,ncfrag=22/49;cing"))
 	want := NetconsoleCounts{Lines: netconsoleBurst, Strangers: 1, Flooded: netconsoleBurst + 1, Cut: 1, Malformed: 2}
 	if n.Counts() != want {
 		t.Errorf("%+v, want %+v", n.Counts(), want)
 	}
 	if c := cap(n.senders[sender].part); c > 2*netconsoleLine {
 		t.Errorf("holds %d bytes", c)
+	}
+}
+
+// TestNetconsoleFloodCostsNoLines: a datagram above its sender's rate is counted, but not cut into lines.
+func TestNetconsoleFloodCostsNoLines(t *testing.T) {
+	n, now := receiver(), time.Unix(1000, 0)
+	flood := []byte(strings.Repeat("a\n", 500))
+	n.Packet(now, sender, flood)
+	if got, want := n.Counts(), (NetconsoleCounts{Lines: netconsoleBurst, Flooded: 500 - netconsoleBurst}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if allocs := testing.AllocsPerRun(100, func() { n.Packet(now, sender, flood) }); allocs > 0 {
+		t.Errorf("a datagram without room costs %.0f allocations, want none", allocs)
+	}
+	n.Packet(now, sender, []byte("no end of line"))
+	if got, want := n.Counts().Flooded, uint64(500-netconsoleBurst+101*500+1); got != want {
+		t.Errorf("%d lines were refused, want %d", got, want)
+	}
+	if now = now.Add(time.Second); !n.Packet(now, sender, []byte(panicLine+"\n"+strings.Repeat("a\n", 500))) {
+		t.Error("a panic after the flood was not found")
+	}
+	if got := n.Counts().Lines; got != netconsoleBurst+netconsoleRate {
+		t.Errorf("%d lines were taken after a second, want %d", got, netconsoleBurst+netconsoleRate)
 	}
 }
 

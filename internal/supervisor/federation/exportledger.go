@@ -49,7 +49,8 @@ type ledger struct {
 	applied time.Time
 
 	heard time.Time
-	known bool // by this ledger, not only by an earlier one
+	known bool      // by this ledger, not only by an earlier one
+	quiet time.Time // the silence that counts began: heard, or later if the parent itself did not listen
 	cut   bool
 	back  uint64 // with cut: present once this is committed; 0: not caught up yet
 }
@@ -65,7 +66,7 @@ type pendingUnit struct {
 func newLedger(cfg ledgerConfig, now time.Time, pos Position, cut bool) *ledger {
 	cfg.Mark = cmp.Or(cfg.Mark, time.Minute)
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 256<<20)
-	return &ledger{cfg: cfg, pos: pos, heard: now, cut: cut, applied: now}
+	return &ledger{cfg: cfg, pos: pos, heard: now, quiet: now, cut: cut, applied: now}
 }
 
 // ledgerInput is something that happens to a ledger.
@@ -96,7 +97,7 @@ type (
 		Revision uint64
 		Units    int
 	}
-	// ledgerDeaf says that the parent accepted no input until now, so the silence so far is not the region's fault.
+	// ledgerDeaf says that the parent accepted no input until now, so the silence so far is not the region's fault. The wait restarts.
 	ledgerDeaf struct{}
 	// ledgerTick is the requested wake-up.
 	ledgerTick struct{}
@@ -176,7 +177,7 @@ func (l *ledger) Step(now time.Time, ev ledgerInput) ledgerOutput {
 	case ledgerCommitted:
 		l.committed(ev, &out)
 	case ledgerDeaf:
-		l.heard = now
+		l.quiet = now
 	case ledgerTick:
 	}
 	l.watch(now, &out)
@@ -199,7 +200,7 @@ func (l *ledger) watch(now time.Time, out *ledgerOutput) {
 	if l.cut {
 		return
 	}
-	if end := l.heard.Add(l.limit()); now.Before(end) {
+	if end := l.quiet.Add(l.limit()); now.Before(end) {
 		out.Wake = end
 		return
 	}
@@ -220,7 +221,7 @@ func (l *ledger) becomeSilent() { l.stream, l.next, l.back = 0, nil, 0 }
 // becomeGreeted makes a stream the region's current one.
 func (l *ledger) becomeGreeted(s streamID) { l.stream, l.next, l.back = s, nil, 0 }
 
-func (l *ledger) hear(now time.Time) { l.heard, l.known = now, true }
+func (l *ledger) hear(now time.Time) { l.heard, l.quiet, l.known = now, now, true }
 
 func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 	refuse := func(r Refusal, format string, args ...any) {
@@ -234,7 +235,7 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 		refuse(RefusedLong, "region %s: the names of its stores have %d and %d bytes: want at most %d", l.cfg.Region, len(h.GetStore()),
 			len(h.GetRestoredFrom()), maxStoreName)
 		return
-	case l.another(h) && l.stream != 0 && now.Before(l.heard.Add(l.limit())):
+	case l.another(h) && l.stream != 0 && now.Before(l.quiet.Add(l.limit())):
 		refuse(RefusedStore, "region %s: store %s: messages still arrive from store %s", l.cfg.Region, h.GetStore(), l.pos.Store)
 		return
 	case !l.another(h) && h.GetTerm() < l.pos.Term:

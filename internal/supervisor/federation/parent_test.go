@@ -48,8 +48,9 @@ func TestMain(m *testing.M) {
 
 const (
 	wait   = time.Minute
-	beat   = 100 * time.Millisecond
-	misses = 600 // a minute: no load cuts a connected region off. Parent.cutOff moves the clock.
+	beat   = 100 * time.Millisecond // of the regions
+	misses = 4                      // beats of the parent
+	limit  = time.Minute            // no load cuts a connected region off. Parent.cutOff moves the clock.
 )
 
 var (
@@ -218,7 +219,7 @@ func newParent(t *testing.T) *parent {
 	p := &parent{t: t, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps}), stop: func() {},
 		streams: make(map[string]int)}
 	p.engine = NewParent(ParentConfig{
-		Regions: []string{"west", "east"}, Region: regionOfTest, Names: names(), Meta: meta, Beat: beat, Misses: misses, Ops: 20,
+		Regions: []string{"west", "east"}, Region: regionOfTest, Names: names(), Meta: meta, Beat: limit / misses, Misses: misses, Ops: 20,
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	}, p.store)
 	p.engine.now = func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
@@ -332,7 +333,8 @@ func (p *parent) region(name string) *lofamov1.Region {
 }
 
 // cutOff moves the engine's clock until the parent cuts a stopped region off, once the parent has read all of its stream. Before
-// each move of half the parent's patience the parent has heard every other present region, so that it cuts off none of these.
+// each move the parent has heard every other present region, so that it cuts off none of these. A move is shorter than a beat, because the
+// parent takes a longer one for a pause of its own.
 func (p *parent) cutOff(name string) {
 	p.t.Helper()
 	eventually(p.t, "the stream of "+name+" to end", func() bool {
@@ -340,7 +342,7 @@ func (p *parent) cutOff(name string) {
 		defer p.mu.Unlock()
 		return p.streams[name] == 0
 	})
-	const step = misses * beat / 2
+	const step = limit / misses / 2
 	eventually(p.t, name+" to be cut off", func() bool {
 		silent := false
 		for _, r := range p.engine.Regions() {
@@ -600,6 +602,26 @@ func TestSilentSinceBeforeTerm(t *testing.T) {
 	west.stop()
 	p.lead()
 	p.cutOff("west")
+}
+
+// TestPausedParentCutsNoRegionOff: the parent's leader is paused for longer than a region may be silent, and continues before it reads the
+// regions' messages.
+func TestPausedParentCutsNoRegionOff(t *testing.T) {
+	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
+	west.connect(p)
+	east.connect(p)
+	p.present("west")
+	p.present("east")
+	p.ahead.Add(int64(2 * limit))
+	p.engine.Relabel(t.Context()) // the engine reads its clock when an input arrives
+	west.change("n0-0-0", lofamov1.State_SICK)
+	east.change("n2-0-0", lofamov1.State_SICK)
+	p.shows(west, east) // an earlier cut-off is committed by now
+	for _, name := range []string{"west", "east"} {
+		if got := p.events(name); slices.Contains(got, "NORMAL>UNKNOWN") {
+			t.Errorf("%s: events %v: the region was never silent", name, got)
+		}
+	}
 }
 
 // TestCompactedRegionSendsWholeMap: the region's store has compacted the changes from the time it was cut off, and in one case

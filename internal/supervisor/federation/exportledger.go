@@ -24,6 +24,9 @@ type ledgerConfig struct {
 	// Beat is the interval between messages of the region. After Misses intervals without one it is cut off.
 	Beat   time.Duration
 	Misses int
+	// Reconnect is the least time that a region has for its first message to this ledger, or 0. A region notices late that the parent's earlier
+	// leader hangs.
+	Reconnect time.Duration
 	// Mark is the minimum interval between commits of an otherwise unchanged position. They keep the position within
 	// the history that the region's store retains. 0 stands for a minute.
 	Mark time.Duration
@@ -200,7 +203,11 @@ func (l *ledger) watch(now time.Time, out *ledgerOutput) {
 	if l.cut {
 		return
 	}
-	if end := l.quiet.Add(l.limit()); now.Before(end) {
+	limit := l.limit()
+	if !l.known {
+		limit = max(limit, l.cfg.Reconnect)
+	}
+	if end := l.quiet.Add(limit); now.Before(end) {
 		out.Wake = end
 		return
 	}

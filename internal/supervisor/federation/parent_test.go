@@ -51,6 +51,7 @@ const (
 	beat   = 100 * time.Millisecond // of the regions
 	misses = 4                      // beats of the parent
 	limit  = time.Minute            // no load cuts a connected region off. Parent.cutOff moves the clock.
+	move   = limit / misses / 2     // of the clock: the parent takes more than a beat for a pause of its own
 )
 
 var (
@@ -333,8 +334,7 @@ func (p *parent) region(name string) *lofamov1.Region {
 }
 
 // cutOff moves the engine's clock until the parent cuts a stopped region off, once the parent has read all of its stream. Before
-// each move the parent has heard every other present region, so that it cuts off none of these. A move is shorter than a beat, because the
-// parent takes a longer one for a pause of its own.
+// each move the parent has heard every other present region, so that it cuts off none of these.
 func (p *parent) cutOff(name string) {
 	p.t.Helper()
 	eventually(p.t, "the stream of "+name+" to end", func() bool {
@@ -342,19 +342,18 @@ func (p *parent) cutOff(name string) {
 		defer p.mu.Unlock()
 		return p.streams[name] == 0
 	})
-	const step = limit / misses / 2
 	eventually(p.t, name+" to be cut off", func() bool {
 		silent := false
 		for _, r := range p.engine.Regions() {
 			switch {
 			case r.GetName() == name && r.GetState() == lofamov1.State_UNKNOWN:
 				return true
-			case r.GetName() != name && r.GetState() == lofamov1.State_NORMAL && (r.GetAge() == nil || r.GetAge().AsDuration() >= step):
+			case r.GetName() != name && r.GetState() == lofamov1.State_NORMAL && (r.GetAge() == nil || r.GetAge().AsDuration() >= move):
 				silent = true
 			}
 		}
 		if !silent {
-			p.ahead.Add(int64(step))
+			p.ahead.Add(int64(move))
 			p.engine.Relabel(p.t.Context()) // the engine reads its clock when an input arrives
 		}
 		return false
@@ -601,6 +600,27 @@ func TestSilentSinceBeforeTerm(t *testing.T) {
 	p.present("west")
 	west.stop()
 	p.lead()
+	p.cutOff("west")
+}
+
+// TestNewLeaderLetsRegionsReconnect: a region that is still connected to the parent's earlier leader, which hangs, has the time to notice that.
+func TestNewLeaderLetsRegionsReconnect(t *testing.T) {
+	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
+	p.engine.cfg.Reconnect = 2 * limit
+	west.connect(p)
+	p.present("west")
+	west.stop()
+	p.lead()
+	for begin := p.ahead.Load(); p.ahead.Load()-begin <= int64(limit); p.engine.Relabel(t.Context()) {
+		p.ahead.Add(int64(move))
+	}
+	east.connect(p)
+	east.change("n2-0-0", lofamov1.State_SICK)
+	p.shows(east) // an earlier cut-off is committed by now
+	if got := p.events("west"); slices.Contains(got, "NORMAL>UNKNOWN") {
+		t.Errorf("west: events %v: want no cut-off before %s", got, p.engine.cfg.Reconnect)
+	}
+	p.present("east")
 	p.cutOff("west")
 }
 

@@ -111,7 +111,7 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		t.committer.heads[name] = h
 		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus),
 			ledger: newLedger(ledgerConfig{
-				Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
+				Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses, Reconnect: e.cfg.Reconnect,
 				Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) }, Readable: readable,
 			}, now, h.Position, h.Cut)}
 	}

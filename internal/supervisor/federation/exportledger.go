@@ -251,6 +251,11 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 	case h.Stream < l.stream:
 		refuse(Replaced, "region %s: another connection has taken over", l.cfg.Region)
 		return
+	case !l.another(h) && l.behind(h) && l.justHeard(now):
+		// Probably the region's earlier leader passed on a change after the new one read its position. The uplink's next hello has a newer one.
+		refuse(RefusedOrder, "region %s: revision %d, next event %d: revision %d, next event %d has just arrived", l.cfg.Region, h.GetRevision(),
+			h.GetNextEvent(), l.pos.Revision, l.pos.NextEvent)
+		return
 	}
 	if l.stream != 0 && l.stream != h.Stream {
 		out.Replies = append(out.Replies, ledgerReply{Stream: l.stream, Refusal: Replaced,
@@ -265,7 +270,7 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 			first = min(first, l.pos.NextEvent) // the parent has the snapshot's events only up to its position
 		}
 		l.pos.Revision, l.pos.NextEvent = 0, max(1, first)
-	case h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent:
+	case l.behind(h):
 		// The region's store lost its former state, though it has the same name or none. Its history is not the one
 		// we have.
 		l.pos.Revision, l.pos.NextEvent = 0, h.GetNextEvent()
@@ -279,6 +284,20 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 // another reports whether the region has another store than before. A store without a name is of an older version.
 func (l *ledger) another(h ledgerHello) bool {
 	return l.pos.Store != "" && h.GetStore() != "" && h.GetStore() != l.pos.Store
+}
+
+// behind reports whether the parent has more of the region than the region's own store.
+func (l *ledger) behind(h ledgerHello) bool {
+	return h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent
+}
+
+// justHeard reports whether the region's current stream still sends, or ended less than a beat after its last message.
+func (l *ledger) justHeard(now time.Time) bool {
+	recent := l.limit()
+	if l.stream == 0 {
+		recent = l.cfg.Beat
+	}
+	return l.known && now.Before(l.quiet.Add(recent))
 }
 
 func (l *ledger) alive(now time.Time, a ledgerAlive, out *ledgerOutput) {

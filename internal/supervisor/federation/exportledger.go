@@ -24,8 +24,8 @@ type ledgerConfig struct {
 	// Beat is the interval between messages of the region. After Misses intervals without one it is cut off.
 	Beat   time.Duration
 	Misses int
-	// Reconnect is the least time that a region has for its first message to this ledger, or 0. A region notices late that the parent's earlier
-	// leader hangs.
+	// Reconnect is the least time that a region has for its first message to this ledger, or 0. A region notices late that the parent's
+	// earlier leader hangs.
 	Reconnect time.Duration
 	// Mark is the minimum interval between commits of an otherwise unchanged position. They keep the position within
 	// the history that the region's store retains. 0 stands for a minute.
@@ -363,10 +363,12 @@ func (l *ledger) part(now time.Time, p ledgerPart, out *ledgerOutput) {
 	l.apply(now, &u, out)
 }
 
-// A value that the store refuses because of its size would be written again and again, and nothing else of any region.
+// A transaction that the store refuses because of its size would be written again and again, and nothing else of any region.
 const (
-	maxValue     = 1 << 20 // bytes of an event or a document; etcd accepts 1.5 MiB in a transaction
-	maxStoreName = 128     // bytes
+	// maxValue bounds the bytes of an event or a document. An event, the document that it changes and the region's head share a transaction,
+	// and etcd's default limit is 1.5 MiB.
+	maxValue     = 512 << 10
+	maxStoreName = 128 // bytes
 )
 
 // add appends a part to the earlier ones.

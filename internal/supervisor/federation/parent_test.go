@@ -603,7 +603,8 @@ func TestSilentSinceBeforeTerm(t *testing.T) {
 	p.cutOff("west")
 }
 
-// TestNewLeaderLetsRegionsReconnect: a region that is still connected to the parent's earlier leader, which hangs, has the time to notice that.
+// TestNewLeaderLetsRegionsReconnect: a region that is still connected to the parent's earlier leader, which hangs, has the time to notice
+// that.
 func TestNewLeaderLetsRegionsReconnect(t *testing.T) {
 	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
 	p.engine.cfg.Reconnect = 2 * limit

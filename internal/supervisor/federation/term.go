@@ -300,8 +300,8 @@ func (t *term) setTimer(timer *time.Timer) time.Time {
 	return first
 }
 
-// doubt restarts the wait for all regions if run continues more than a beat after the armed time. The process was paused or had no processor
-// time, so messages that the regions sent meanwhile may still be unread.
+// doubt restarts the wait for all regions if run continues more than a beat after the armed time. The process was paused or had no
+// processor time, so messages that the regions sent meanwhile may still be unread.
 func (t *term) doubt(armed time.Time) {
 	if late := t.e.now().Sub(armed); !armed.IsZero() && late > t.e.cfg.Beat {
 		t.paused.Do(func() { t.e.cfg.Logger.Info("this replica was paused: it waits for the regions again", "late", late) })

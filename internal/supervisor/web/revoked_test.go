@@ -100,7 +100,7 @@ func newCutPair(t *testing.T, late *pki.Registry, clock func() time.Time, cut fu
 	return p
 }
 
-// page returns a replica's pages, with this list of revocations.
+// page returns a replica's pages, with this list of revocations. By default the API has no changes, and the clock is the real one.
 func (p pair) page(cfg Config, registry *pki.Registry) *Server {
 	p.t.Helper()
 	file := filepath.Join(p.t.TempDir(), "ca.pem")
@@ -111,8 +111,14 @@ func (p pair) page(cfg Config, registry *pki.Registry) *Server {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	cfg.Cluster, cfg.Faults, cfg.Responses, cfg.Verifier = "c", quiet{}, quiet{}, verify
+	if cfg.Faults == nil {
+		cfg.Faults = quiet{}
+	}
+	cfg.Cluster, cfg.Responses, cfg.Verifier = "c", quiet{}, verify
 	cfg.Signer = p.signer(pki.SupervisorIdentity("c", cfg.Self))
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	cfg.Session, cfg.Cookie, cfg.Alive = time.Hour, "test", 10*time.Millisecond
 	cfg.Peers = func() []Peer { return []Peer{{ID: "s2"}} }
 	s := New(cfg)

@@ -112,7 +112,7 @@ func Preset(name string) (Periods, error) {
 	return p, nil
 }
 
-// SupervisorGone is the time in which a leader notices that another supervisor is gone. It is the connection's keepalive, at least 12 s in
+// SupervisorGone is the time in which a supervisor notices that another one is gone. It is the connection's keepalive, at least 12 s in
 // gRPC, and the leader's interval between two checks.
 const SupervisorGone = 14 * time.Second
 

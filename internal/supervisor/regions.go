@@ -114,7 +114,7 @@ func (s *Supervisor) connectParent() error {
 	s.federation.parent = federation.NewParent(federation.ParentConfig{
 		Regions: s.cfg.RegionNames(), Region: s.federation.regionOf, Names: s.names,
 		Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
-		Beat: s.periods.DigestPeriod, Misses: s.periods.DigestMisses, Ops: ops,
+		Beat: s.periods.DigestPeriod, Misses: s.periods.DigestMisses, Reconnect: config.SupervisorGone, Ops: ops,
 		Metrics: s.metrics.Metrics, Logger: s.logger,
 	}, s.store.Etcd)
 	return nil

@@ -24,6 +24,9 @@ type ledgerConfig struct {
 	// Beat is the interval between messages of the region. After Misses intervals without one it is cut off.
 	Beat   time.Duration
 	Misses int
+	// Reconnect is the least time that a region has for its first message to this ledger, or 0. A region notices late that the parent's
+	// earlier leader hangs.
+	Reconnect time.Duration
 	// Mark is the minimum interval between commits of an otherwise unchanged position. They keep the position within
 	// the history that the region's store retains. 0 stands for a minute.
 	Mark time.Duration
@@ -49,7 +52,8 @@ type ledger struct {
 	applied time.Time
 
 	heard time.Time
-	known bool // by this ledger, not only by an earlier one
+	known bool      // by this ledger, not only by an earlier one
+	quiet time.Time // the silence that counts began: heard, or later if the parent itself did not listen
 	cut   bool
 	back  uint64 // with cut: present once this is committed; 0: not caught up yet
 }
@@ -65,7 +69,7 @@ type pendingUnit struct {
 func newLedger(cfg ledgerConfig, now time.Time, pos Position, cut bool) *ledger {
 	cfg.Mark = cmp.Or(cfg.Mark, time.Minute)
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 256<<20)
-	return &ledger{cfg: cfg, pos: pos, heard: now, cut: cut, applied: now}
+	return &ledger{cfg: cfg, pos: pos, heard: now, quiet: now, cut: cut, applied: now}
 }
 
 // ledgerInput is something that happens to a ledger.
@@ -96,7 +100,7 @@ type (
 		Revision uint64
 		Units    int
 	}
-	// ledgerDeaf says that the parent accepted no input until now, so the silence so far is not the region's fault.
+	// ledgerDeaf says that the parent accepted no input until now, so the silence so far is not the region's fault. The wait restarts.
 	ledgerDeaf struct{}
 	// ledgerTick is the requested wake-up.
 	ledgerTick struct{}
@@ -176,7 +180,7 @@ func (l *ledger) Step(now time.Time, ev ledgerInput) ledgerOutput {
 	case ledgerCommitted:
 		l.committed(ev, &out)
 	case ledgerDeaf:
-		l.heard = now
+		l.quiet = now
 	case ledgerTick:
 	}
 	l.watch(now, &out)
@@ -199,7 +203,11 @@ func (l *ledger) watch(now time.Time, out *ledgerOutput) {
 	if l.cut {
 		return
 	}
-	if end := l.heard.Add(l.limit()); now.Before(end) {
+	limit := l.limit()
+	if !l.known {
+		limit = max(limit, l.cfg.Reconnect)
+	}
+	if end := l.quiet.Add(limit); now.Before(end) {
 		out.Wake = end
 		return
 	}
@@ -220,7 +228,7 @@ func (l *ledger) becomeSilent() { l.stream, l.next, l.back = 0, nil, 0 }
 // becomeGreeted makes a stream the region's current one.
 func (l *ledger) becomeGreeted(s streamID) { l.stream, l.next, l.back = s, nil, 0 }
 
-func (l *ledger) hear(now time.Time) { l.heard, l.known = now, true }
+func (l *ledger) hear(now time.Time) { l.heard, l.quiet, l.known = now, now, true }
 
 func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 	refuse := func(r Refusal, format string, args ...any) {
@@ -234,7 +242,7 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 		refuse(RefusedLong, "region %s: the names of its stores have %d and %d bytes: want at most %d", l.cfg.Region, len(h.GetStore()),
 			len(h.GetRestoredFrom()), maxStoreName)
 		return
-	case l.another(h) && l.stream != 0 && now.Before(l.heard.Add(l.limit())):
+	case l.another(h) && l.stream != 0 && now.Before(l.quiet.Add(l.limit())):
 		refuse(RefusedStore, "region %s: store %s: messages still arrive from store %s", l.cfg.Region, h.GetStore(), l.pos.Store)
 		return
 	case !l.another(h) && h.GetTerm() < l.pos.Term:
@@ -242,6 +250,11 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 		return
 	case h.Stream < l.stream:
 		refuse(Replaced, "region %s: another connection has taken over", l.cfg.Region)
+		return
+	case !l.another(h) && l.behind(h) && l.justHeard(now):
+		// Probably the region's earlier leader passed on a change after the new one read its position. The uplink's next hello has a newer one.
+		refuse(RefusedOrder, "region %s: revision %d, next event %d: revision %d, next event %d has just arrived", l.cfg.Region, h.GetRevision(),
+			h.GetNextEvent(), l.pos.Revision, l.pos.NextEvent)
 		return
 	}
 	if l.stream != 0 && l.stream != h.Stream {
@@ -257,7 +270,7 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 			first = min(first, l.pos.NextEvent) // the parent has the snapshot's events only up to its position
 		}
 		l.pos.Revision, l.pos.NextEvent = 0, max(1, first)
-	case h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent:
+	case l.behind(h):
 		// The region's store lost its former state, though it has the same name or none. Its history is not the one
 		// we have.
 		l.pos.Revision, l.pos.NextEvent = 0, h.GetNextEvent()
@@ -271,6 +284,20 @@ func (l *ledger) hello(now time.Time, h ledgerHello, out *ledgerOutput) {
 // another reports whether the region has another store than before. A store without a name is of an older version.
 func (l *ledger) another(h ledgerHello) bool {
 	return l.pos.Store != "" && h.GetStore() != "" && h.GetStore() != l.pos.Store
+}
+
+// behind reports whether the parent has more of the region than the region's own store.
+func (l *ledger) behind(h ledgerHello) bool {
+	return h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent
+}
+
+// justHeard reports whether the region's current stream still sends, or ended less than a beat after its last message.
+func (l *ledger) justHeard(now time.Time) bool {
+	recent := l.limit()
+	if l.stream == 0 {
+		recent = l.cfg.Beat
+	}
+	return l.known && now.Before(l.quiet.Add(recent))
 }
 
 func (l *ledger) alive(now time.Time, a ledgerAlive, out *ledgerOutput) {
@@ -336,10 +363,12 @@ func (l *ledger) part(now time.Time, p ledgerPart, out *ledgerOutput) {
 	l.apply(now, &u, out)
 }
 
-// A value that the store refuses because of its size would be written again and again, and nothing else of any region.
+// A transaction that the store refuses because of its size would be written again and again, and nothing else of any region.
 const (
-	maxValue     = 1 << 20 // bytes of an event or a document; etcd accepts 1.5 MiB in a transaction
-	maxStoreName = 128     // bytes
+	// maxValue bounds the bytes of an event or a document. An event, the document that it changes and the region's head share a transaction,
+	// and etcd's default limit is 1.5 MiB.
+	maxValue     = 512 << 10
+	maxStoreName = 128 // bytes
 )
 
 // add appends a part to the earlier ones.

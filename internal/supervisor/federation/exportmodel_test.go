@@ -210,6 +210,7 @@ func (w *modelWorld) become(c *modelChild) {
 	w.stores++
 	w.child, c.store = c, fmt.Sprint(w.stores)
 	w.newFeed()
+	w.now = w.now.Add(w.ledger.cfg.Beat) // within it the parent does not believe that a store without a name lost its state
 	w.connect()
 }
 

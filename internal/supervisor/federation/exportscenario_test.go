@@ -80,6 +80,7 @@ func TestLedgerScenarios(t *testing.T) {
 			var ev ledgerInput
 			switch cmd {
 			case "store": // what another leader of the parent has left
+				cfg.Reconnect, _ = time.ParseDuration(a["reconnect"])
 				l = newLedger(cfg, now, Position{Revision: a.n("rev"), NextEvent: a.n("next"), Term: a.n("term"), Store: a["of"]}, a.is("cut"))
 				return nil, nil
 			case "hello":

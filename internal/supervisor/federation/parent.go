@@ -56,6 +56,8 @@ type ParentConfig struct {
 	// Beat is the interval between messages of a region. After Misses intervals without one it is cut off.
 	Beat   time.Duration
 	Misses int
+	// Reconnect is the least time that a region has for its first message to a new leader, or 0.
+	Reconnect time.Duration
 	// Ops and Bytes bound a transaction. 0 stands for 100 operations and for 896 KiB.
 	Ops, Bytes int
 	// Backlog bounds the bytes of units that wait for the store; 0 stands for 64 MiB. Beyond it the parent accepts no

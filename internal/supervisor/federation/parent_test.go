@@ -48,8 +48,10 @@ func TestMain(m *testing.M) {
 
 const (
 	wait   = time.Minute
-	beat   = 100 * time.Millisecond
-	misses = 600 // a minute: no load cuts a connected region off. Parent.cutOff moves the clock.
+	beat   = 100 * time.Millisecond // of the regions
+	misses = 4                      // beats of the parent
+	limit  = time.Minute            // no load cuts a connected region off. Parent.cutOff moves the clock.
+	move   = limit / misses / 2     // of the clock: the parent takes more than a beat for a pause of its own
 )
 
 var (
@@ -218,7 +220,7 @@ func newParent(t *testing.T) *parent {
 	p := &parent{t: t, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps}), stop: func() {},
 		streams: make(map[string]int)}
 	p.engine = NewParent(ParentConfig{
-		Regions: []string{"west", "east"}, Region: regionOfTest, Names: names(), Meta: meta, Beat: beat, Misses: misses, Ops: 20,
+		Regions: []string{"west", "east"}, Region: regionOfTest, Names: names(), Meta: meta, Beat: limit / misses, Misses: misses, Ops: 20,
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	}, p.store)
 	p.engine.now = func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
@@ -332,7 +334,7 @@ func (p *parent) region(name string) *lofamov1.Region {
 }
 
 // cutOff moves the engine's clock until the parent cuts a stopped region off, once the parent has read all of its stream. Before
-// each move of half the parent's patience the parent has heard every other present region, so that it cuts off none of these.
+// each move the parent has heard every other present region, so that it cuts off none of these.
 func (p *parent) cutOff(name string) {
 	p.t.Helper()
 	eventually(p.t, "the stream of "+name+" to end", func() bool {
@@ -340,19 +342,18 @@ func (p *parent) cutOff(name string) {
 		defer p.mu.Unlock()
 		return p.streams[name] == 0
 	})
-	const step = misses * beat / 2
 	eventually(p.t, name+" to be cut off", func() bool {
 		silent := false
 		for _, r := range p.engine.Regions() {
 			switch {
 			case r.GetName() == name && r.GetState() == lofamov1.State_UNKNOWN:
 				return true
-			case r.GetName() != name && r.GetState() == lofamov1.State_NORMAL && (r.GetAge() == nil || r.GetAge().AsDuration() >= step):
+			case r.GetName() != name && r.GetState() == lofamov1.State_NORMAL && (r.GetAge() == nil || r.GetAge().AsDuration() >= move):
 				silent = true
 			}
 		}
 		if !silent {
-			p.ahead.Add(int64(step))
+			p.ahead.Add(int64(move))
 			p.engine.Relabel(p.t.Context()) // the engine reads its clock when an input arrives
 		}
 		return false
@@ -600,6 +601,48 @@ func TestSilentSinceBeforeTerm(t *testing.T) {
 	west.stop()
 	p.lead()
 	p.cutOff("west")
+}
+
+// TestNewLeaderLetsRegionsReconnect: a region that is still connected to the parent's earlier leader, which hangs, has the time to notice
+// that.
+func TestNewLeaderLetsRegionsReconnect(t *testing.T) {
+	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
+	p.engine.cfg.Reconnect = 2 * limit
+	west.connect(p)
+	p.present("west")
+	west.stop()
+	p.lead()
+	for begin := p.ahead.Load(); p.ahead.Load()-begin <= int64(limit); p.engine.Relabel(t.Context()) {
+		p.ahead.Add(int64(move))
+	}
+	east.connect(p)
+	east.change("n2-0-0", lofamov1.State_SICK)
+	p.shows(east) // an earlier cut-off is committed by now
+	if got := p.events("west"); slices.Contains(got, "NORMAL>UNKNOWN") {
+		t.Errorf("west: events %v: want no cut-off before %s", got, p.engine.cfg.Reconnect)
+	}
+	p.present("east")
+	p.cutOff("west")
+}
+
+// TestPausedParentCutsNoRegionOff: the parent's leader is paused for longer than a region may be silent, and continues before it reads the
+// regions' messages.
+func TestPausedParentCutsNoRegionOff(t *testing.T) {
+	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
+	west.connect(p)
+	east.connect(p)
+	p.present("west")
+	p.present("east")
+	p.ahead.Add(int64(2 * limit))
+	p.engine.Relabel(t.Context()) // the engine reads its clock when an input arrives
+	west.change("n0-0-0", lofamov1.State_SICK)
+	east.change("n2-0-0", lofamov1.State_SICK)
+	p.shows(west, east) // an earlier cut-off is committed by now
+	for _, name := range []string{"west", "east"} {
+		if got := p.events(name); slices.Contains(got, "NORMAL>UNKNOWN") {
+			t.Errorf("%s: events %v: the region was never silent", name, got)
+		}
+	}
 }
 
 // TestCompactedRegionSendsWholeMap: the region's store has compacted the changes from the time it was cut off, and in one case

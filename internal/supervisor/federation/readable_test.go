@@ -82,6 +82,54 @@ func TestOverlongValuesAreRefused(t *testing.T) {
 	}
 }
 
+// TestLargestValuesFitTransaction: the largest accepted event, the largest document that it changes, and the head share a transaction that
+// an etcd with the default limit accepts. So does the event that is made for a snapshot's document.
+func TestLargestValuesFitTransaction(t *testing.T) {
+	const etcdLimit, slack = 3 << 19, 64 << 10 // the slack is for the operations that every transaction has
+	node := &lofamov1.Node{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK, Labels: map[string]string{"rack": ""}}
+	node.Labels["rack"] = strings.Repeat("x", maxValue-proto.Size(node)-16)
+	doc := &lofamov1.Document{Key: "nodes/n0-0-0", Value: marshalled(t, node)}
+	ev := &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "node", From: lofamov1.State_NORMAL,
+		To: lofamov1.State_SICK}
+	ev.Reason = strings.Repeat("x", maxValue-proto.Size(ev)-16)
+	pos := Position{Revision: 5, NextEvent: 1, Term: 1, Store: strings.Repeat("s", maxStoreName)}
+	l := newLedger(ledgerConfig{Region: "west", Dims: "4x1x1", Readable: readable}, time.Now(), pos, false)
+	now := time.Now()
+	l.Step(now, ledgerHello{1, &lofamov1.UpstreamHello{Region: "west", Dims: "4x1x1", Term: 1, Revision: 9, NextEvent: 2, Store: pos.Store}})
+	var out ledgerOutput
+	for _, part := range []*lofamov1.UpstreamChange{
+		{Previous: 5, Revision: 9, FirstEvent: 1, Events: []*lofamov1.Event{ev}, More: true},
+		{Previous: 5, Revision: 9, FirstEvent: 2, Documents: []*lofamov1.Document{doc}},
+	} {
+		out = l.Step(now, ledgerPart{1, part})
+		if len(out.Replies) != 0 {
+			t.Fatalf("refused: %s", out.Replies[0].Text)
+		}
+	}
+	whole := Unit{Snapshot: true, First: 2, Documents: []*lofamov1.Document{doc}, After: Position{Revision: 10, NextEvent: 2}}
+	if err := whole.Complete(nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, u := range map[string]Unit{"a change": *out.Apply, "a snapshot": whole} {
+		writes, err := packUnits([]Unit{u}, pos, writeLimits{Ops: 100, Bytes: 896 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range writes {
+			size := 0
+			for _, ev := range w.Events {
+				size += proto.Size(ev)
+			}
+			for _, d := range w.Documents {
+				size += proto.Size(d)
+			}
+			if size > etcdLimit-slack {
+				t.Errorf("%s: transaction %d has %d bytes: want at most %d", name, i, size, etcdLimit-slack)
+			}
+		}
+	}
+}
+
 // TestRegionRemovesOwnNodesOnly: a region's word that a node of another region is gone changes nothing. An honest region says so, too,
 // when it has lost a node to the other.
 func TestRegionRemovesOwnNodesOnly(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -37,6 +38,7 @@ type term struct {
 	bytes    int   // of the units in queue
 	inflight []job // with the committer
 	deaf     bool  // no input is accepted: the backlog is full
+	paused   rate.Sometimes
 }
 
 // regionState is one region in a term.
@@ -98,7 +100,7 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	now := e.now()
 	t := &term{
 		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[streamID]*outbox),
-		builder: view.NewBuilder(e.cfg.Names, now), reached: max(snap.Revision, rev),
+		builder: view.NewBuilder(e.cfg.Names, now), reached: max(snap.Revision, rev), paused: rate.Sometimes{Interval: time.Minute},
 	}
 	t.committer = newCommitter(e.cfg, e.store, w, &e.began)
 	for _, name := range e.cfg.Regions {
@@ -109,7 +111,7 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		t.committer.heads[name] = h
 		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus),
 			ledger: newLedger(ledgerConfig{
-				Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
+				Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses, Reconnect: e.cfg.Reconnect,
 				Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) }, Readable: readable,
 			}, now, h.Position, h.Cut)}
 	}
@@ -259,15 +261,18 @@ func (t *term) run(ctx context.Context) error {
 			t.deaf = false
 			t.all(ledgerDeaf{})
 		}
-		t.setTimer(timer)
+		armed := t.setTimer(timer)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case i := <-in:
+			t.doubt(armed)
 			t.take(i)
 		case <-timer.C:
-			t.all(ledgerTick{})
+			t.doubt(armed)
+			t.wakeDue()
 		case r := <-results:
+			t.doubt(armed)
 			if r.err != nil {
 				return r.err
 			}
@@ -278,17 +283,40 @@ func (t *term) run(ctx context.Context) error {
 	}
 }
 
-// setTimer arms the timer for the earliest wake-up of a ledger. It disarms it while no input is accepted.
-func (t *term) setTimer(timer *time.Timer) {
+// setTimer arms the timer for the earliest wake-up of a ledger, or for a beat from now if that is earlier. It returns that time. It disarms
+// the timer and returns the zero time while no input is accepted, and while all regions are cut off.
+func (t *term) setTimer(timer *time.Timer) time.Time {
 	var first time.Time
 	for _, r := range t.regions {
 		first = fault.Earliest(first, r.wake)
 	}
 	if first.IsZero() || t.deaf {
 		timer.Stop()
-		return
+		return time.Time{}
 	}
-	timer.Reset(max(0, first.Sub(t.e.now())))
+	now := t.e.now()
+	first = fault.Earliest(first, now.Add(t.e.cfg.Beat)) // so that doubt notices any pause of more than two beats
+	timer.Reset(max(0, first.Sub(now)))
+	return first
+}
+
+// doubt restarts the wait for all regions if run continues more than a beat after the armed time. The process was paused or had no
+// processor time, so messages that the regions sent meanwhile may still be unread.
+func (t *term) doubt(armed time.Time) {
+	if late := t.e.now().Sub(armed); !armed.IsZero() && late > t.e.cfg.Beat {
+		t.paused.Do(func() { t.e.cfg.Logger.Info("this replica was paused: it waits for the regions again", "late", late) })
+		t.all(ledgerDeaf{})
+	}
+}
+
+// wakeDue steps the ledgers whose wake-up time has come.
+func (t *term) wakeDue() {
+	now := t.e.now()
+	for _, name := range t.e.cfg.Regions {
+		if r := t.regions[name]; !r.wake.IsZero() && !now.Before(r.wake) {
+			t.step(r, ledgerTick{})
+		}
+	}
 }
 
 func (t *term) all(ev ledgerInput) {

@@ -55,6 +55,31 @@ func TestDamagedOrderIsGivenUp(t *testing.T) {
 	})
 }
 
+// Without an ordered procedure, a new leader of a region has nothing to warn about, though the region's torus allows no procedure.
+func TestRegionWithoutOrderDoesNotWarn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+		warnings := n.logged()
+		n.m.cfg.Places = func(context.Context) ([]Place, error) { return nil, errors.New("the torus spans regions") }
+		n.m.Lead(8)
+		n.m.Resume(t.Context())
+		if got := warnings("level=WARN"); got != 0 {
+			t.Errorf("%d warnings: want none", got)
+		}
+		kv, err := store.OrderedPut(store.Ordered{Term: 5, Count: 1, Subject: "operator/o", Started: time.Now()})
+		if err == nil {
+			_, err = n.m.cfg.Reports.Write(t.Context(), store.Write{Puts: []store.KV{kv}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.m.Resume(t.Context())
+		if got := warnings("outcome of the last procedure unknown"); got != 1 {
+			t.Errorf("%d warnings of an order that exists: want one", got)
+		}
+	})
+}
+
 // A list of the policy's runs that cannot be decoded counts as empty, and the policy's next run replaces it.
 func TestDamagedPolicyRunsCountAsNone(t *testing.T) {
 	for _, drain := range []bool{false, true} {

@@ -157,10 +157,7 @@ func (m *Diagnoses) Resume(ctx context.Context) {
 	tick := time.NewTicker(resumeEvery)
 	defer tick.Stop()
 	for warned := false; ; {
-		places, err := m.cfg.Places(ctx)
-		if err == nil {
-			err = m.resume(ctx, places)
-		}
+		err := m.resume(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -181,7 +178,7 @@ func (m *Diagnoses) Resume(ctx context.Context) {
 	}
 }
 
-func (m *Diagnoses) resume(ctx context.Context, places []Place) error {
+func (m *Diagnoses) resume(ctx context.Context) error {
 	o, err := m.cfg.Reports.LastOrdered(ctx)
 	if errors.Is(err, store.ErrUndecodable) {
 		return err
@@ -191,6 +188,10 @@ func (m *Diagnoses) resume(ctx context.Context, places []Place) error {
 	}
 	if o == nil || o.Term == m.term.Load() { // this leader's own procedure is running
 		return nil
+	}
+	places, err := m.cfg.Places(ctx)
+	if err != nil {
+		return err
 	}
 	r := m.newRun(DiagnosisRequest{Rounds: 1, Subject: o.Subject})
 	r.number = &lofamov1.OrderNumber{Term: o.Term, Count: o.Count}

@@ -95,6 +95,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	}
 	now := s.cfg.Now()
 	c, kind, err := pki.OpenWeb(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, in.Token, now, pki.WebLogin, pki.WebHandover)
+	signed := c
 	if kind == pki.WebLogin {
 		c.Issued = now.Unix() // the session begins now, even if the person signed the token earlier
 	}
@@ -107,7 +108,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, "the login was refused: "+err.Error())
 		return
 	}
-	if err := s.used.use(c, now); err != nil {
+	if err := s.used.use(signed, now); err != nil {
 		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "subject", c.Subject, "err", err)
 		refuse(w, http.StatusUnauthorized, err.Error())
 		return

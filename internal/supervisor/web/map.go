@@ -135,7 +135,7 @@ func (s *Server) read(ctx context.Context) (*wholeMap, error) {
 	return compact(nodes, links, masks.GetMasks())
 }
 
-// compact is a pure function of the three lists.
+// compact is a pure function of the three lists. It leaves out links and masks at places that the torus of the nodes' list lacks.
 func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse, masks []*lofamov1.LinkMask) (*wholeMap, error) {
 	info := nodes.GetCluster()
 	dims, err := grid.ParseDims(info.GetDims())
@@ -171,18 +171,22 @@ func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksRespons
 	}
 	m.States, m.Causes, m.Flags = string(states), string(causes), string(flags)
 	for _, l := range links.GetLinks() {
-		end, err := endOf(dims, l.GetCoord(), l.GetDirection())
+		end, here, err := endOf(dims, l.GetCoord(), l.GetDirection())
 		if err != nil {
 			return nil, err
 		}
-		m.Links = append(m.Links, linkEnd{end[0], end[1], int(l.GetState()), int(l.GetCause())})
+		if here {
+			m.Links = append(m.Links, linkEnd{end[0], end[1], int(l.GetState()), int(l.GetCause())})
+		}
 	}
 	for _, l := range masks {
-		end, err := endOf(dims, l.GetCoord(), l.GetDirection())
+		end, here, err := endOf(dims, l.GetCoord(), l.GetDirection())
 		if err != nil {
 			return nil, err
 		}
-		m.Masked = append(m.Masked, end)
+		if here {
+			m.Masked = append(m.Masked, end)
+		}
 	}
 	return m, nil
 }
@@ -219,16 +223,20 @@ func rankOf(dims grid.Dims, coord string) (int, error) {
 	return dims.Rank(c), nil
 }
 
-func endOf(dims grid.Dims, coord, direction string) (linkEnd, error) {
-	at, err := rankOf(dims, coord)
+// endOf returns a link end. here is false if the list of nodes is of another revision than the link, and its torus has no such place.
+func endOf(dims grid.Dims, coord, direction string) (end linkEnd, here bool, err error) {
+	c, err := grid.ParseCoord(coord)
 	if err != nil {
-		return linkEnd{}, err
+		return linkEnd{}, false, fmt.Errorf("map: %w", err)
 	}
 	d, err := grid.ParseDirection(direction)
 	if err != nil {
-		return linkEnd{}, fmt.Errorf("map: %w", err)
+		return linkEnd{}, false, fmt.Errorf("map: %w", err)
 	}
-	return linkEnd{at, d.Index()}, nil
+	if !dims.Contains(c) {
+		return linkEnd{}, false, nil
+	}
+	return linkEnd{dims.Rank(c), d.Index()}, true, nil
 }
 
 func flagsOf(n *lofamov1.Node) (f int) {

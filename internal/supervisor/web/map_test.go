@@ -2,8 +2,17 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"testing"
+
+	"google.golang.org/grpc"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // TestSnapshotIsSharedAndNeverOlder: many callers share one answer, but no caller gets one that is older than its own position, or an
@@ -36,5 +45,57 @@ func TestSnapshotIsSharedAndNeverOlder(t *testing.T) {
 	c.at = c.at.Add(-snapshotAge)
 	if got := ask(0); got != "5" {
 		t.Errorf("%s: want an old one to be read anew", got)
+	}
+}
+
+// joined is an API whose node n1-0-0 joins an empty place after the list of nodes.
+type joined struct {
+	quiet
+	lofamov1.ReconfigureClient
+	dims grid.Dims
+}
+
+func (j joined) ListNodes(context.Context, *lofamov1.ListNodesRequest, ...grpc.CallOption) (*lofamov1.ListNodesResponse, error) {
+	return &lofamov1.ListNodesResponse{Revision: 7, Cluster: &lofamov1.ClusterInfo{Dims: j.dims.String()}}, nil
+}
+
+func (joined) ListLinks(context.Context, *lofamov1.ListLinksRequest, ...grpc.CallOption) (*lofamov1.ListLinksResponse, error) {
+	return &lofamov1.ListLinksResponse{Revision: 8, Links: []*lofamov1.Link{
+		{Node: "n1-0-0", Coord: "1,0,0", Direction: "X+", State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE},
+		{Node: "n2-0-0", Coord: "2,0,0", Direction: "X-", State: lofamov1.State_SICK, Cause: lofamov1.Cause_LINK},
+	}}, nil
+}
+
+func (joined) ListMasks(context.Context, *lofamov1.ListMasksRequest, ...grpc.CallOption) (*lofamov1.ListMasksResponse, error) {
+	return &lofamov1.ListMasksResponse{Masks: []*lofamov1.LinkMask{
+		{Node: "n1-0-0", Coord: "1,0,0", Direction: "X+"}, {Node: "n2-0-0", Coord: "2,0,0", Direction: "X+"},
+	}}, nil
+}
+
+// TestMapOmitsLinksOfNodeThatJoined: a link and a mask of a node that the older list of nodes lacks do not fail the map. The changes since
+// the map's revision add them.
+func TestMapOmitsLinksOfNodeThatJoined(t *testing.T) {
+	t.Parallel()
+	dims, err := grid.Dims{X: 4, Y: 2, Z: 2}.Without(grid.Coord{X: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, api := newPair(t), joined{dims: dims}
+	h := httptest.NewServer(p.page(Config{Self: "s1", Faults: api, Masks: api}, p.registry))
+	t.Cleanup(h.Close)
+	p.pages["s1"] = h.URL
+	_, cookie := p.login("s1", p.loginToken())
+	resp := p.call(http.MethodGet, "s1", "/api/map", nil, cookie) //nolint:bodyclose // call does
+	var m struct {
+		Revision      uint64
+		Links, Masked []linkEnd
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&m); err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%d, %v: want %d", resp.StatusCode, err, http.StatusOK)
+	}
+	at := dims.Rank(grid.Coord{X: 2})
+	links := []linkEnd{{at, grid.XMinus.Index(), int(lofamov1.State_SICK), int(lofamov1.Cause_LINK)}}
+	if masked := []linkEnd{{at, grid.XPlus.Index()}}; m.Revision != 7 || !slices.Equal(m.Links, links) || !slices.Equal(m.Masked, masked) {
+		t.Errorf("%+v: want revision 7, links %v, masks %v", m, links, masked)
 	}
 }

@@ -84,36 +84,46 @@ func newCutPair(t *testing.T, late *pki.Registry, clock func() time.Time, cut fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(file, ca.CertPEM(), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	p := pair{t: t, ca: ca, registry: pki.NewRegistry(), pages: map[string]string{}}
 	for _, id := range []string{"s1", "s2"} {
-		registry := p.registry
+		registry, age := p.registry, cut
 		if id == "s1" && late != nil {
 			registry = late
 		}
-		verify, err := pki.LoadVerifier(file, "c", pki.WithRegistry(registry))
-		if err != nil {
-			t.Fatal(err)
-		}
-		age := cut
 		if id != "s1" {
 			age = nil
 		}
-		s := New(Config{
-			QuorumAge: age,
-			Self:      id, Cluster: "c", Faults: quiet{}, Responses: quiet{}, Signer: p.signer(pki.SupervisorIdentity("c", id)), Verifier: verify,
-			Session: time.Hour, Cookie: "test", Now: clock, Alive: 10 * time.Millisecond,
-			Peers: func() []Peer { return []Peer{{ID: "s2"}} },
-		})
-		h := httptest.NewServer(s)
+		h := httptest.NewServer(p.page(Config{Self: id, QuorumAge: age, Now: clock}, registry))
 		t.Cleanup(h.Close)
-		t.Cleanup(s.Close)
 		p.pages[id] = h.URL
 	}
 	return p
+}
+
+// page returns a replica's pages, with this list of revocations. By default the API has no changes, and the clock is the real one.
+func (p pair) page(cfg Config, registry *pki.Registry) *Server {
+	p.t.Helper()
+	file := filepath.Join(p.t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, p.ca.CertPEM(), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	verify, err := pki.LoadVerifier(file, "c", pki.WithRegistry(registry))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if cfg.Faults == nil {
+		cfg.Faults = quiet{}
+	}
+	cfg.Cluster, cfg.Responses, cfg.Verifier = "c", quiet{}, verify
+	cfg.Signer = p.signer(pki.SupervisorIdentity("c", cfg.Self))
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	cfg.Session, cfg.Cookie, cfg.Alive = time.Hour, "test", 10*time.Millisecond
+	cfg.Peers = func() []Peer { return []Peer{{ID: "s2"}} }
+	s := New(cfg)
+	p.t.Cleanup(s.Close)
+	return s
 }
 
 func (p pair) signer(id pki.Identity) *pki.Signer {

@@ -2,9 +2,12 @@ package web
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,6 +101,45 @@ func TestTokenIsRefusedWhenItCannotBeNoted(t *testing.T) {
 	}
 	if err := u.use(claimsOf("viewer/ann", "x", now), now); err == nil {
 		t.Error("a token is taken that could not be noted")
+	}
+}
+
+// TestUsedLoginStaysRefusedAfterDamagedList logs in over HTTP, and again with the same token at a supervisor that restarted with a damaged
+// list.
+func TestUsedLoginStaysRefusedAfterDamagedList(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "web-used.json")
+	var ahead atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	p := newPair(t)
+	restart := func() {
+		t.Helper()
+		h := httptest.NewServer(p.page(Config{Self: "s1", Now: clock, Used: file}, p.registry))
+		t.Cleanup(h.Close)
+		p.pages["s1"] = h.URL
+	}
+	restart()
+	token := p.loginToken()
+	if code, _ := p.login("s1", token); code != http.StatusNoContent {
+		t.Fatalf("the first use: %d: want %d", code, http.StatusNoContent)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(int64(time.Second))
+	restart()
+	for _, later := range []time.Duration{time.Second, pki.WebSkew + 2*time.Second} {
+		ahead.Store(int64(later))
+		if code, _ := p.login("s1", token); code != http.StatusUnauthorized {
+			t.Errorf("%v after the first use, and after a restart with a damaged list: %d: want %d", later, code, http.StatusUnauthorized)
+		}
+	}
+	token, err := pki.NewWebLogin(p.signer(ann), "s1", clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := p.login("s1", token); code != http.StatusNoContent {
+		t.Errorf("a token that was signed later than %v after the restart: %d: want %d", pki.WebSkew, code, http.StatusNoContent)
 	}
 }
 

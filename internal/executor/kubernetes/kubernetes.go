@@ -52,7 +52,6 @@ type Executor struct {
 	guard  executor.Guard
 	log    *slog.Logger
 	pacing pacing
-	names  sync.Map // fault.NodeID to the Kubernetes node's name, if found by label
 	absent sync.Map // the key of a remediation's mark to the time at which its undo first found no object
 
 	following atomic.Pointer[keeper] // that passes evidence on now; nil: none
@@ -156,15 +155,12 @@ func (ended) Error() string { return "the attempt has ended" }
 // alterOnce reads, plans and writes once. It returns ended, or the reason for a retry.
 func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) error {
 	failpoint.Hit(failpoint.KubernetesRead)
-	n, err := e.find(ctx, e.c.all, j.Target.Node)
-	if j.Undo {
-		err = e.confirmGone(ctx, j, err)
-	}
+	n, err := e.findFor(ctx, j)
 	switch {
 	case err == nil:
 	case errors.Is(err, errGone) && j.Undo:
 		return ended{e.undoneByDeletion(j, err)}
-	case (errors.Is(err, errGone) || errors.Is(err, errNoName) || refused(err)) && !*sent:
+	case unfindable(err) && !*sent:
 		return ended{executor.Unchanged("%v", err)}
 	default:
 		return err
@@ -196,14 +192,29 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	return err
 }
 
-// confirmGone takes the error of an undo that cannot find its node, and returns errGone if the node is gone. With nodeLabel, the node may
-// still exist and have lost only its label. So confirmGone looks for the mark of the step on all nodes, and names a node that has it.
-func (e *Executor) confirmGone(ctx context.Context, j executor.Job, err error) error {
-	if !errors.Is(err, errNoName) || e.cfg.NodeLabel == "" {
-		return err
+// findFor returns the node that an attempt changes.
+func (e *Executor) findFor(ctx context.Context, j executor.Job) (*corev1.Node, error) {
+	if j.Undo {
+		return e.findUndone(ctx, j)
+	}
+	return e.find(ctx, e.c.all, j.Target.Node)
+}
+
+// findUndone returns the node that an undo changes, or errGone if the node was deleted. With nodeLabel, somebody may have removed the label
+// from the node, or moved it to another one. So unless the node with the label has the mark of the step, findUndone looks for the mark on
+// all nodes, and its error names a node that has the mark.
+func (e *Executor) findUndone(ctx context.Context, j executor.Job) (*corev1.Node, error) {
+	n, err := e.find(ctx, e.c.all, j.Target.Node)
+	if e.cfg.NodeLabel == "" || err != nil && !errors.Is(err, errNoName) {
+		return n, err
 	}
 	key, has := markKey(j.Response, j.Step), ""
-	_, failed := e.c.listNodes(ctx, e.c.all, func(nodes []corev1.Node, _, _ bool) {
+	if err == nil {
+		if _, marked := marks(n)[key]; marked {
+			return n, nil
+		}
+	}
+	_, failed := e.c.listNodes(ctx, e.c.all, "", func(nodes []corev1.Node, _, _ bool) {
 		for i := range nodes {
 			if _, marked := marks(&nodes[i])[key]; marked {
 				has = nodes[i].Name
@@ -212,11 +223,16 @@ func (e *Executor) confirmGone(ctx context.Context, j executor.Job, err error) e
 	})
 	switch {
 	case failed != nil:
-		return failed
+		return nil, failed
+	case has != "" && err == nil:
+		return nil, fmt.Errorf("node %s, by label %s: %w: %s has the label, and %s has the mark of this step: want one node with both",
+			j.Target.Node, e.cfg.NodeLabel, errNoName, n.Name, has)
 	case has != "":
-		return fmt.Errorf("%w: %s has the mark of this step, and not the label", err, has)
+		return nil, fmt.Errorf("%w: %s has the mark of this step, and not the label", err, has)
+	case err != nil:
+		return nil, fmt.Errorf("node %s, by label %s or by the mark of this step: %w", j.Target.Node, e.cfg.NodeLabel, errGone)
 	default:
-		return fmt.Errorf("node %s, by label %s or by the mark of this step: %w", j.Target.Node, e.cfg.NodeLabel, errGone)
+		return n, nil
 	}
 }
 
@@ -263,11 +279,17 @@ func (e *Executor) pause(ctx context.Context, err error, try int) bool {
 }
 
 // errGone means that Kubernetes has no node of that name. errNoName means that the node's name is unknown: the node may
-// still exist, with all our changes.
+// still exist, with all our changes. errShared means that several nodes have its label.
 var (
 	errGone   = errors.New("no such node in Kubernetes")
 	errNoName = errors.New("no node of Kubernetes is known to be it")
+	errShared = errors.New("want one node with it")
 )
+
+// unfindable reports whether find has failed for a reason that another try does not change.
+func unfindable(err error) bool {
+	return errors.Is(err, errGone) || errors.Is(err, errNoName) || errors.Is(err, errShared) || refused(err)
+}
 
 // find reads our node from the API server, in its current version.
 func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
@@ -285,18 +307,9 @@ func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.
 	return n, err
 }
 
-// findLabelled finds the node by its label. It tries the last known name first: one object instead of a list.
+// findLabelled finds the node by its label, with one request. It keeps no names, because only a lookup by label shows a second node.
 func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	key := e.cfg.NodeLabel
-	if last, known := e.names.Load(id); known {
-		n, err := e.c.node(ctx, p, last.(string))
-		switch {
-		case err == nil && n.Labels[key] == string(id):
-			return n, nil
-		case err != nil && !apierrors.IsNotFound(err):
-			return nil, err
-		}
-	}
 	list, err := e.c.labelled(ctx, p, key, string(id))
 	switch {
 	case err != nil:
@@ -304,8 +317,7 @@ func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (
 	case len(list) == 0:
 		return nil, fmt.Errorf("node %s, by label %s: %w: want one that has it", id, key, errNoName)
 	case len(list) > 1:
-		return nil, ended{executor.Unchanged("node %s: label %s: %s and %s have it: want one node with it", id, key, list[0].Name, list[1].Name)}
+		return nil, fmt.Errorf("node %s, by label %s: %s and %s have it: %w", id, key, list[0].Name, list[1].Name, errShared)
 	}
-	e.names.Store(id, list[0].Name)
 	return &list[0], nil
 }

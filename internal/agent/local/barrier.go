@@ -41,7 +41,7 @@ func newBarriers() *barriers {
 
 // Barrier implements the service.
 func (s *Server) Barrier(ctx context.Context, req *lofamov1.BarrierRequest) (*lofamov1.BarrierResponse, error) {
-	who, err := s.admit(ctx, s.policy.Barrier, "barrier")
+	who, err := s.admit(ctx, lofamov1.Local_Barrier_FullMethodName)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,6 @@ package local
 
 import (
 	"context"
-	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +25,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local/jobs"
-	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -57,6 +54,7 @@ type Server struct {
 
 	half     Half
 	policy   Policy
+	calls    *calls
 	eurekas  *eurekas
 	barriers *barriers
 
@@ -77,43 +75,7 @@ type watcher struct {
 
 // New returns a server, which serves barriers while Run runs.
 func New(half Half, p Policy) *Server {
-	return &Server{half: half, policy: p, eurekas: newEurekas(), barriers: newBarriers(), watchers: make(map[*watcher]bool)}
-}
-
-// maxStreams bounds the simultaneous calls of a connection. It exceeds the limit for all callers, because one process
-// may be all participants of its node, and would otherwise wait for itself.
-const maxStreams = 2048
-
-// Limits of a connection.
-const (
-	maxRequest    = 128 << 10 // bytes: 1,024 node IDs
-	maxHeaderList = 16 << 10  // bytes
-	window        = 64 << 10  // bytes that a client may send ahead; gRPC takes no less
-	handshakeTime = 5 * time.Second
-)
-
-// conns limits the connections to the socket, in total and per user: each rank of a job may have one.
-var conns = bounded.Limits{All: 2048, PerSource: 1024, PerSubject: 1024}
-
-// Listen limits the connections of a Unix socket, in total and per user.
-func Listen(l net.Listener, log *slog.Logger) net.Listener {
-	return bounded.Listen(l, bounded.Options{Limits: conns, Log: log, Source: func(c net.Conn) string {
-		who, err := callerOf(c)
-		if err != nil {
-			return "unknown"
-		}
-		return who.user()
-	}})
-}
-
-// GRPC returns a server of these calls, for Unix sockets. Its stop waits for the handlers, which call the half even
-// as they end.
-func (s *Server) GRPC() *grpc.Server {
-	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxHeaderListSize(maxHeaderList),
-		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
-	lofamov1.RegisterLocalServer(srv, s)
-	return srv
+	return &Server{half: half, policy: p, calls: newCalls(), eurekas: newEurekas(), barriers: newBarriers(), watchers: make(map[*watcher]bool)}
 }
 
 // Heard handles a mail from the DNP half about jobs. It does not block.
@@ -167,7 +129,7 @@ func (w *watcher) tell() {
 
 // WatchFaults implements the service.
 func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.ServerStreamingServer[lofamov1.WatchFaultsResponse]) error {
-	if _, err := s.admit(stream.Context(), s.policy.Watch, "watch"); err != nil {
+	if _, err := s.admit(stream.Context(), lofamov1.Local_WatchFaults_FullMethodName); err != nil {
 		return err
 	}
 	w, err := s.open(req.GetNodes())

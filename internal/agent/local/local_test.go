@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -124,7 +125,7 @@ func listen(t *testing.T, s *local.Server, path string, mode os.FileMode) (stop 
 	}
 	srv := s.GRPC()
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
+	go func() { done <- srv.Serve(local.Listen(l, slog.New(slog.DiscardHandler))) }()
 	return sync.OnceFunc(func() {
 		srv.Stop()
 		if err := <-done; err != nil {

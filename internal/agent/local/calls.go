@@ -99,8 +99,8 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		if who.conn != nil {
 			_ = who.conn.Close()
 		}
-		return bounded.Refuse(ctx, status.Errorf(codes.ResourceExhausted, "calls: uid %d makes too many: want at most %.0f a second, or %.0f at once",
-			who.uid, callRate.Rate, callRate.Burst))
+		return bounded.Refuse(ctx, status.Errorf(codes.ResourceExhausted, "calls: uid %d makes too many: want at most %.0f a second, or %.0f at "+
+			"once", who.uid, callRate.Rate, callRate.Burst))
 	}
 	ctx, ok := s.calls.Enter(ctx, who.uid)
 	if !ok {

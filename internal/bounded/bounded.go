@@ -1,4 +1,5 @@
-// Package bounded limits the connections of a listener, so that no source can use up the connections of the others.
+// Package bounded limits the connections of a listener, so that no source can use up the connections of the others. It also limits the
+// calls in progress on a gRPC server: see Calls.
 //
 // A connection's standing only rises, except that serving connections become idle:
 //
@@ -10,7 +11,7 @@
 // one, and counts for its subject instead of its source. If only admitted connections are left, the new connection is refused. A
 // source is an IPv4 address, an IPv6 /64, or a user of this machine.
 //
-// The package knows neither TLS nor requests: start with Listen.
+// The package knows neither TLS nor the content of requests: start with Listen.
 package bounded
 
 import (

@@ -51,7 +51,7 @@ func newEurekas() *eurekas {
 
 // WatchEureka implements the service.
 func (s *Server) WatchEureka(req *lofamov1.WatchEurekaRequest, stream grpc.ServerStreamingServer[lofamov1.WatchEurekaResponse]) error {
-	who, err := s.admit(stream.Context(), s.policy.Watch, "watch")
+	who, err := s.admit(stream.Context(), lofamov1.Local_WatchEureka_FullMethodName)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (l *listener) add(said *lofamov1.Eureka) {
 
 // RaiseEureka implements the service.
 func (s *Server) RaiseEureka(ctx context.Context, req *lofamov1.RaiseEurekaRequest) (*lofamov1.RaiseEurekaResponse, error) {
-	who, err := s.admit(ctx, s.policy.Raise, "raise")
+	who, err := s.admit(ctx, lofamov1.Local_RaiseEureka_FullMethodName)
 	if err != nil {
 		return nil, err
 	}

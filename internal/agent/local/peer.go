@@ -27,6 +27,7 @@ type caller struct {
 	uid  uint32
 	gids []uint32 // the process' own and its supplementary groups
 	pid  int32    // for the log
+	conn net.Conn // closes the connection; nil for a client
 }
 
 // user returns the user's name for counting connections.
@@ -48,10 +49,15 @@ func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 		return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
 	}
 	if b := bounded.Of(c); b != nil {
-		if err := b.Admit(who.user()); err != nil { // the kernel has identified the user
+		subject := who.user() // the kernel has identified the user
+		if who.uid == 0 {
+			subject = "" // root has no limit of its own, so that it always gets in
+		}
+		if err := b.Admit(subject); err != nil {
 			return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
 		}
 	}
+	who.conn = c
 	return c, who, nil
 }
 
@@ -150,19 +156,25 @@ func NewPolicy(c config.JobsConfig, owner, group uint32) (Policy, error) {
 	return p, nil
 }
 
-// admit returns the caller if he is permitted. A connection without peer credentials has no caller.
-func (s *Server) admit(ctx context.Context, to config.Who, what string) (caller, error) {
+// callerIn returns the caller of a call. A connection without peer credentials has none.
+func callerIn(ctx context.Context) (caller, bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return caller{}, status.Error(codes.PermissionDenied, "the caller is not known: want a Unix socket of this node")
+		return caller{}, false
 	}
 	who, ok := p.AuthInfo.(caller)
+	return who, ok
+}
+
+// admit returns the caller if he may call a method. gRPC refuses unknown methods itself.
+func (s *Server) admit(ctx context.Context, method string) (caller, error) {
+	who, ok := callerIn(ctx)
 	if !ok {
 		return caller{}, status.Error(codes.PermissionDenied, "the caller is not known: want a Unix socket of this node")
 	}
-	if !to.Has(who.uid, who.gids, s.policy.Owner, s.policy.Group) {
+	if to, name := s.policy.right(method); name != "" && !to.Has(who.uid, who.gids, s.policy.Owner, s.policy.Group) {
 		return caller{}, status.Errorf(codes.PermissionDenied, "uid %d may not %s here: want one of jobs.%s in the node's configuration",
-			who.uid, what, what)
+			who.uid, name, name)
 	}
 	return who, nil
 }

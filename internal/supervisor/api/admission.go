@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -18,6 +16,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
@@ -65,39 +64,21 @@ const (
 	RefusedSize = "size" // its request is too long
 )
 
-// admission decides on calls before their requests are read: by role when the header of a call arrives (tap), and by
-// number before its request is read (receive).
+// admission decides on calls before their requests are read: by role and number when the header of a call arrives (tap), and by
+// memory before its request is read (receive).
 type admission struct {
-	refused  func(reason string)
-	arriving *semaphore.Weighted
-	large    chan struct{} // holds one
-
-	mu       sync.Mutex
-	subjects map[string]*person
+	refused func(reason string)
+	calls   *bounded.Calls[string]
+	large   chan struct{} // holds one
 }
-
-// person is a subject with calls in progress.
-type person struct {
-	open     int
-	arriving chan struct{}
-}
-
-// call is a call of any subject but a replica.
-type call struct {
-	by  *person
-	end context.CancelCauseFunc
-}
-
-type callKey struct{}
-
-var errSlow = errors.New("the request did not arrive in time")
 
 func newAdmission(refused func(string)) *admission {
 	if refused == nil {
 		refused = func(string) {}
 	}
-	return &admission{refused: refused, arriving: semaphore.NewWeighted(arrivingBytes), large: make(chan struct{}, 1),
-		subjects: map[string]*person{}}
+	return &admission{refused: refused, large: make(chan struct{}, 1), calls: bounded.NewCalls(bounded.CallLimits[string]{
+		May: func(_ string, mine, _ int) bool { return mine < maxOpen }, Requests: maxArriving, Bytes: arrivingBytes,
+	})}
 }
 
 // tap refuses a call by its header. It does not block.
@@ -105,52 +86,25 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	id, err := caller(ctx)
 	if err != nil {
 		a.refused(RefusedRole)
-		return ctx, status.Errorf(codes.PermissionDenied, "%s: %v", info.FullMethodName, err)
+		return bounded.Refuse(ctx, status.Errorf(codes.PermissionDenied, "%s: %v", info.FullMethodName, err))
 	}
 	// An unknown call continues: gRPC answers UNIMPLEMENTED without reading it. AuthorizeUnary refuses a call without
 	// roles.
 	if roles := rights(info.FullMethodName); roles != nil && !slices.Contains(roles, id.Role) {
 		a.refused(RefusedRole)
-		return ctx, mayNot(info.FullMethodName, id)
+		return bounded.Refuse(ctx, mayNot(info.FullMethodName, id))
 	}
 	if id.Role == pki.RoleSupervisor {
 		return ctx, nil
 	}
 	name := string(id.Role) + "/" + id.Name
-	by := a.enter(name)
-	if by == nil {
+	ctx, ok := a.calls.Enter(ctx, name)
+	if !ok {
 		a.refused(RefusedOpen)
-		return ctx, status.Errorf(codes.ResourceExhausted, "%s: %s has %d calls under way: end some", info.FullMethodName, name, maxOpen)
+		return bounded.Refuse(ctx, status.Errorf(codes.ResourceExhausted, "%s: %s has %d calls under way: end some", info.FullMethodName, name,
+			maxOpen))
 	}
-	context.AfterFunc(ctx, func() { a.leave(name) }) // gRPC ends the context with the call
-	ctx, end := context.WithCancelCause(ctx)
-	return context.WithValue(ctx, callKey{}, &call{by, end}), nil
-}
-
-// enter counts a call of a subject; it returns nil if the subject has too many.
-func (a *admission) enter(name string) *person {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.subjects[name]
-	if s == nil {
-		s = &person{arriving: make(chan struct{}, maxArriving)}
-		a.subjects[name] = s
-	}
-	if s.open >= maxOpen {
-		return nil
-	}
-	s.open++
-	return s
-}
-
-func (a *admission) leave(name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if s := a.subjects[name]; s != nil {
-		if s.open--; s.open == 0 {
-			delete(a.subjects, name)
-		}
-	}
+	return ctx, nil
 }
 
 // receive reads the only request of a call. Call release when the call ends.
@@ -161,26 +115,26 @@ func (a *admission) receive(ctx context.Context, method string, m any, read func
 	} else {
 		most = maxRequest
 	}
-	c, _ := ctx.Value(callKey{}).(*call)
-	if c == nil { // of a replica
+	if !bounded.Counted(ctx) { // of a replica
 		return func() {}, read(m)
 	}
-	limit := arriveTime
+	limit, bytes, release := arriveTime, int64(most), func() {}
 	if most >= aloneFrom {
-		limit = largeTime
+		limit, bytes = largeTime, 0
 	}
-	defer time.AfterFunc(limit, func() { c.end(errSlow) }).Stop()
-	release, err = a.room(ctx, c.by, most)
-	if err == nil {
-		defer func() { <-c.by.arriving }()
-		err = read(m)
-		if most < aloneFrom {
-			release()
-			release = func() {}
+	err = a.calls.Receive(ctx, bytes, limit, func() error {
+		if most >= aloneFrom {
+			select {
+			case a.large <- struct{}{}:
+				release = func() { <-a.large }
+			case <-ctx.Done():
+				return status.FromContextError(ctx.Err()).Err()
+			}
 		}
-	}
+		return read(m)
+	})
 	switch {
-	case errors.Is(context.Cause(ctx), errSlow):
+	case errors.Is(err, bounded.ErrSlow):
 		a.refused(RefusedSlow)
 		err = status.Errorf(codes.DeadlineExceeded, "%s: the request did not arrive within %v, or too many others arrive", method, limit)
 	case status.Code(err) == codes.ResourceExhausted:
@@ -192,72 +146,23 @@ func (a *admission) receive(ctx context.Context, method string, m any, read func
 	return release, err
 }
 
-// room waits until the given number of bytes may arrive. The caller frees the subject's own place.
-func (a *admission) room(ctx context.Context, by *person, bytes int) (release func(), err error) {
-	release = func() {}
-	select {
-	case by.arriving <- struct{}{}:
-	case <-ctx.Done():
-		return release, status.FromContextError(ctx.Err()).Err()
-	}
-	if bytes >= aloneFrom {
-		select {
-		case a.large <- struct{}{}:
-			return func() { <-a.large }, nil
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	} else if err = a.arriving.Acquire(ctx, int64(bytes)); err == nil {
-		return func() { a.arriving.Release(int64(bytes)) }, nil
-	}
-	<-by.arriving
-	return release, status.FromContextError(err).Err()
-}
-
 // stream is the first interceptor of streams: it receives their requests like those of other calls.
 func (a *admission) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	r := &receivingStream{ServerStream: ss, a: a, info: info, release: func() {}}
-	defer func() { r.release() }()
-	return next(srv, r)
+	if most, long := requestLimits[info.FullMethod]; long && info.IsClientStream {
+		ss = longStream{ss, most}
+	}
+	return bounded.Streams(a.receive)(srv, ss, info, next)
 }
 
-type receivingStream struct {
+// longStream is a stream of requests that may be longer than maxRequest.
+type longStream struct {
 	grpc.ServerStream
 
-	a       *admission
-	info    *grpc.StreamServerInfo
-	release func()
+	most int
 }
 
 // RecvMsg implements grpc.ServerStream.
-func (r *receivingStream) RecvMsg(m any) (err error) {
-	if !r.info.IsClientStream {
-		r.release, err = r.a.receive(r.Context(), r.info.FullMethod, m, r.ServerStream.RecvMsg)
-		return err
-	}
-	if most, long := requestLimits[r.info.FullMethod]; long {
-		return receiveLong(r.Context(), m, most, false)
-	}
-	return r.ServerStream.RecvMsg(m)
-}
-
-// admitted returns a service whose requests pass through the admission.
-func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
-	out := *d
-	out.Methods = slices.Clone(d.Methods)
-	for i, m := range out.Methods {
-		method := "/" + d.ServiceName + "/" + m.MethodName
-		out.Methods[i].Handler = func(srv any, ctx context.Context, read func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
-			release := func() {}
-			defer func() { release() }()
-			return m.Handler(srv, ctx, func(req any) (err error) {
-				release, err = a.receive(ctx, method, req, read)
-				return err
-			}, i)
-		}
-	}
-	return &out
-}
+func (s longStream) RecvMsg(m any) error { return receiveLong(s.Context(), m, s.most, false) }
 
 // body is the part of gRPC's server stream below its own reader, whose limit is the same for all calls. That limit
 // stays small: if these methods disappeared, only the calls with longer requests would fail.

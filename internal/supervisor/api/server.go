@@ -57,7 +57,7 @@ type GRPC struct {
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (g *GRPC) RegisterService(d *grpc.ServiceDesc, impl any) {
-	g.Server.RegisterService(g.admission.admitted(d), impl)
+	g.Server.RegisterService(bounded.Service(d, g.admission.receive), impl)
 }
 
 // handshakeTime is the time limit for the TLS and HTTP/2 handshakes.
@@ -112,9 +112,10 @@ func NewServer(cfg ServerConfig) *GRPC {
 	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {
 		h.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)
 	}
-	healthpb.RegisterHealthServer(srv, h)
-	reflection.Register(srv)
-	return &GRPC{srv, h, a}
+	g := &GRPC{srv, h, a}
+	healthpb.RegisterHealthServer(g, h)
+	reflection.Register(g)
+	return g
 }
 
 // Callers returns the roles that may call any method: the TLS handshake refuses the others.

@@ -135,15 +135,22 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		if !s.Engine.Leading() {
 			return errNotLeading
 		}
-		if in := s.Verifier.Forwarded(req); in != nil {
-			in.Answerer, in.Arrived, in.Held = back, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
-			if s.Engine.Submit(*in) {
-				s.Verifier.Taken(in)
-			}
-			if in.Reports.Digests() && in.Reports.Path == fault.PathDirect {
-				back.heard(in.Reports.List[0].ID.Origin, in.Arrived)
-			}
-		}
+		s.take(back, req)
+	}
+}
+
+// take processes evidence that a follower forwards.
+func (s *Server) take(from *session, req *lofamov1.ForwardRequest) {
+	in := s.Verifier.Forwarded(req)
+	if in == nil {
+		return
+	}
+	in.Answerer, in.Arrived, in.Held = from, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
+	if s.Engine.Submit(*in) {
+		s.Verifier.Taken(in)
+	}
+	if in.Reports.Digests() && in.Reports.Path == fault.PathDirect {
+		from.heard(in.Reports.List[0].ID.Origin, in.Arrived)
 	}
 }
 

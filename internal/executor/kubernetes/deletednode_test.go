@@ -45,6 +45,47 @@ func TestUndoOfDeletedNodeIsDone(t *testing.T) {
 	}
 }
 
+// TestUndoFailsWhileAnotherNodeHasTheMark: with nodeLabel, somebody moves the label to another node before the undo. The change stays on
+// the first node, so the undo fails, names both nodes and changes none of them. It succeeds once the label is back. If the first node was
+// deleted meanwhile, nothing is left to undo.
+func TestUndoFailsWhileAnotherNodeHasTheMark(t *testing.T) {
+	account := shipped(t, "moving", "rbac", "rbac-node-label")
+	cfg := Config{NodeLabel: "example.org/moved", Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}
+	e := newExecutor(t, cfg, nil)
+	for i, a := range acts() {
+		id := fmt.Sprintf("D_m%d", i)
+		label := func(node, value string) {
+			patch(t, node, `{"metadata":{"labels":{"example.org/moved":`+value+`}}}`)
+		}
+		first, second := aNode(t), aNode(t)
+		label(first, `"`+id+`"`)
+		j := a.job(responseID(), id)
+		do(t, e, j)
+		label(first, "null")
+		label(second, `"`+id+`"`)
+		before := []*corev1.Node{theNode(t, first), theNode(t, second)}
+		for _, x := range []*Executor{e, newExecutor(t, cfg, nil)} {
+			want(t, x.Do(t.Context(), undo(j)), response.Unchanged, second+" has the label, and "+first+" has the mark of this step")
+		}
+		for _, n := range before {
+			if after := theNode(t, n.Name); after.ResourceVersion != n.ResourceVersion {
+				t.Errorf("%s: node %s was written:\n%s", a.kind, n.Name, state(after))
+			}
+		}
+		if i%2 == 0 {
+			label(second, "null")
+			label(first, `"`+id+`"`)
+			do(t, e, undo(undo(j)))
+			if all := marks(theNode(t, first)); len(all) > 0 {
+				t.Errorf("%s: marks %v stay", a.kind, all)
+			}
+			continue
+		}
+		admin(t, http.MethodDelete, "/api/v1/nodes/"+first, "", "")
+		want(t, e.Do(t.Context(), undo(undo(j))), response.Succeeded, "nothing of this step stands")
+	}
+}
+
 // TestUndoOfRemediationOfDeletedNode: with nodeLabel, the undo removes the object of the remediation even if the node was deleted, because
 // a remediator may delete it. A leader that has never seen the node finds the object by the step that created it. The undo removes it only
 // after a successful lookup has found no node with the mark of the step. It also does so if another node has the label now.
@@ -78,6 +119,10 @@ func TestUndoOfRemediationOfDeletedNode(t *testing.T) {
 		patch(t, name, `{"metadata":{"labels":{"example.org/remediated":null}}}`)
 		want(t, newExecutor(t, cfg, nil).Do(t.Context(), undo(j)), response.Unchanged, name+" has the mark of this step, and not the label")
 		stands("although its node has the mark")
+		patch(t, other, `{"metadata":{"labels":{"example.org/remediated":"`+id+`"}}}`)
+		want(t, newExecutor(t, cfg, nil).Do(t.Context(), undo(j)), response.Unchanged, name+" has the mark of this step")
+		stands("although its node has the mark, and not the label")
+		patch(t, other, `{"metadata":{"labels":{"example.org/remediated":null}}}`)
 		admin(t, http.MethodDelete, "/api/v1/nodes/"+name, "", "")
 		for _, fails := range []string{"/api/v1/nodes", r.path(r.kind)} {
 			var failed atomic.Int32

@@ -156,10 +156,7 @@ func (ended) Error() string { return "the attempt has ended" }
 // alterOnce reads, plans and writes once. It returns ended, or the reason for a retry.
 func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) error {
 	failpoint.Hit(failpoint.KubernetesRead)
-	n, err := e.find(ctx, e.c.all, j.Target.Node)
-	if j.Undo {
-		err = e.confirmGone(ctx, j, err)
-	}
+	n, err := e.findFor(ctx, j)
 	switch {
 	case err == nil:
 	case errors.Is(err, errGone) && j.Undo:
@@ -196,13 +193,28 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	return err
 }
 
-// confirmGone takes the error of an undo that cannot find its node, and returns errGone if the node is gone. With nodeLabel, the node may
-// still exist and have lost only its label. So confirmGone looks for the mark of the step on all nodes, and names a node that has it.
-func (e *Executor) confirmGone(ctx context.Context, j executor.Job, err error) error {
-	if !errors.Is(err, errNoName) || e.cfg.NodeLabel == "" {
-		return err
+// findFor returns the node that an attempt changes.
+func (e *Executor) findFor(ctx context.Context, j executor.Job) (*corev1.Node, error) {
+	if j.Undo {
+		return e.findUndone(ctx, j)
+	}
+	return e.find(ctx, e.c.all, j.Target.Node)
+}
+
+// findUndone returns the node that an undo changes, or errGone if the node was deleted. With nodeLabel, somebody may have removed the label
+// from the node, or moved it to another one. So unless the node with the label has the mark of the step, findUndone looks for the mark on
+// all nodes, and its error names a node that has the mark.
+func (e *Executor) findUndone(ctx context.Context, j executor.Job) (*corev1.Node, error) {
+	n, err := e.find(ctx, e.c.all, j.Target.Node)
+	if e.cfg.NodeLabel == "" || err != nil && !errors.Is(err, errNoName) {
+		return n, err
 	}
 	key, has := markKey(j.Response, j.Step), ""
+	if err == nil {
+		if _, marked := marks(n)[key]; marked {
+			return n, nil
+		}
+	}
 	_, failed := e.c.listNodes(ctx, e.c.all, func(nodes []corev1.Node, _, _ bool) {
 		for i := range nodes {
 			if _, marked := marks(&nodes[i])[key]; marked {
@@ -212,11 +224,16 @@ func (e *Executor) confirmGone(ctx context.Context, j executor.Job, err error) e
 	})
 	switch {
 	case failed != nil:
-		return failed
+		return nil, failed
+	case has != "" && err == nil:
+		return nil, fmt.Errorf("node %s, by label %s: %w: %s has the label, and %s has the mark of this step: want one node with both",
+			j.Target.Node, e.cfg.NodeLabel, errNoName, n.Name, has)
 	case has != "":
-		return fmt.Errorf("%w: %s has the mark of this step, and not the label", err, has)
+		return nil, fmt.Errorf("%w: %s has the mark of this step, and not the label", err, has)
+	case err != nil:
+		return nil, fmt.Errorf("node %s, by label %s or by the mark of this step: %w", j.Target.Node, e.cfg.NodeLabel, errGone)
 	default:
-		return fmt.Errorf("node %s, by label %s or by the mark of this step: %w", j.Target.Node, e.cfg.NodeLabel, errGone)
+		return n, nil
 	}
 }
 

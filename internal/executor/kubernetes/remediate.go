@@ -149,8 +149,8 @@ func (d *remediating) unmark(ctx context.Context, r executor.Result) executor.Re
 func (d *remediating) unmarkOnce(ctx context.Context) error {
 	j := d.j
 	j.Undo = true
-	n, err := d.e.find(ctx, d.e.c.all, j.Target.Node)
-	if err = d.e.confirmGone(ctx, j, err); errors.Is(err, errGone) {
+	n, err := d.e.findUndone(ctx, j)
+	if errors.Is(err, errGone) {
 		return ended{d.e.undoneByDeletion(j, err)}
 	}
 	if err != nil {
@@ -340,8 +340,8 @@ func (e *Executor) endRemediation(ctx context.Context, j executor.Job) executor.
 		var n *corev1.Node
 		if gone == nil {
 			var err error
-			n, err = e.find(ctx, e.c.all, j.Target.Node)
-			switch err = e.confirmGone(ctx, j, err); {
+			n, err = e.findUndone(ctx, j)
+			switch {
 			case errors.Is(err, errGone): // the object may outlive its node
 				gone, n, d.node = err, nil, e.cfg.NameOf(j.Target.Node)
 			case err != nil:

@@ -65,11 +65,8 @@ type draining struct {
 func (d *draining) prepare(ctx context.Context) (executor.Result, error) {
 	failpoint.Hit(failpoint.KubernetesRead)
 	n, err := d.e.find(ctx, d.e.c.all, d.j.Target.Node)
-	var done ended
 	switch {
-	case errors.As(err, &done):
-		return done.Result, nil
-	case errors.Is(err, errGone), errors.Is(err, errNoName), refused(err):
+	case unfindable(err):
 		return executor.Unchanged("%v", err), nil
 	case err != nil:
 		return executor.Result{}, err

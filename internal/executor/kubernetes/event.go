@@ -37,7 +37,7 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 	n, err := e.find(ctx, e.c.events, id)
 	switch {
 	case err == nil:
-	case (errors.Is(err, errGone) || errors.Is(err, errNoName) || refused(err)) && !*sent:
+	case unfindable(err) && !*sent:
 		return ended{executor.Unchanged("%v", err)}
 	default:
 		return err

@@ -3,11 +3,13 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/executortest"
+	"github.com/lofamo/lofamo/internal/testing/deadline"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -237,13 +240,52 @@ func TestNodesAreFoundByTemplateOrLabel(t *testing.T) {
 	if !theNode(t, "two").Spec.Unschedulable {
 		t.Error("not cordoned")
 	}
-	createLabelled("three", "N_1")
-	e = newExecutor(t, cfg, nil)
 	j := aJob(responseID(), "N_1", response.KubernetesCordon, nil)
-	want(t, e.Do(ctx, j), response.Unchanged, "three and two have it")
-	want(t, e.Do(ctx, undo(j)), response.Unchanged, "three and two have it")
+	do(t, e, j)
+	createLabelled("three", "N_1")
+	before := theNode(t, "two").ResourceVersion
+	for _, x := range []*Executor{e, newExecutor(t, cfg, nil)} { // e has acted on the node before
+		want(t, x.Do(ctx, undo(j)), response.Unchanged, "three and two have it")
+		want(t, x.Do(ctx, aJob(responseID(), "N_1", response.KubernetesCordon, nil)), response.Unchanged, "three and two have it")
+	}
+	if theNode(t, "two").ResourceVersion != before || theNode(t, "three").Spec.Unschedulable {
+		t.Error("a node with an ambiguous label was written")
+	}
 	want(t, e.Do(ctx, aJob(responseID(), "N_2", response.KubernetesCordon, nil)), response.Unchanged,
 		"no node of Kubernetes is known to be it")
+}
+
+// TestSecondLabelAfterUnansweredWriteIsNotKnown: a write gets no answer, and then a second node has the label. The attempt cannot read the
+// first node's state, so its result does not say that nothing has changed.
+func TestSecondLabelAfterUnansweredWriteIsNotKnown(t *testing.T) {
+	account := shipped(t, "second", "rbac", "rbac-node-label")
+	cfg := Config{NodeLabel: "example.org/second", Kubeconfig: kubeconfig(t, cluster(t).Addr, account)}
+	name, other := aNode(t), aNode(t)
+	patch(t, name, `{"metadata":{"labels":{"example.org/second":"S_1"}}}`)
+	var written atomic.Bool
+	var lists atomic.Int32
+	e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			if r.Method != http.MethodPatch {
+				if written.Load() {
+					lists.Add(1)
+				}
+				return next.RoundTrip(r)
+			}
+			res, err := next.RoundTrip(r)
+			if err == nil {
+				err = errors.Join(res.Body.Close(), errors.New("the connection is gone"))
+			}
+			patch(t, other, `{"metadata":{"labels":{"example.org/second":"S_1"}}}`)
+			written.Store(true)
+			return nil, err
+		})
+	})
+	ctx := deadline.When(t, func() bool { return lists.Load() > 1 })
+	want(t, e.Do(ctx, aJob(responseID(), "S_1", response.KubernetesCordon, nil)), response.NotKnown, "have it: want one node with it")
+	if !theNode(t, name).Spec.Unschedulable {
+		t.Error("not cordoned: the test needs a write without an answer")
+	}
 }
 
 // TestUndoUnderUnknownNameIsNotDone: an unknown name does not mean that the node is gone, as the effects may still be there.

@@ -52,7 +52,6 @@ type Executor struct {
 	guard  executor.Guard
 	log    *slog.Logger
 	pacing pacing
-	names  sync.Map // fault.NodeID to the Kubernetes node's name, if found by label
 	absent sync.Map // the key of a remediation's mark to the time at which its undo first found no object
 
 	following atomic.Pointer[keeper] // that passes evidence on now; nil: none
@@ -161,7 +160,7 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	case err == nil:
 	case errors.Is(err, errGone) && j.Undo:
 		return ended{e.undoneByDeletion(j, err)}
-	case (errors.Is(err, errGone) || errors.Is(err, errNoName) || refused(err)) && !*sent:
+	case unfindable(err) && !*sent:
 		return ended{executor.Unchanged("%v", err)}
 	default:
 		return err
@@ -280,11 +279,17 @@ func (e *Executor) pause(ctx context.Context, err error, try int) bool {
 }
 
 // errGone means that Kubernetes has no node of that name. errNoName means that the node's name is unknown: the node may
-// still exist, with all our changes.
+// still exist, with all our changes. errShared means that several nodes have its label.
 var (
 	errGone   = errors.New("no such node in Kubernetes")
 	errNoName = errors.New("no node of Kubernetes is known to be it")
+	errShared = errors.New("want one node with it")
 )
+
+// unfindable reports whether find has failed for a reason that another try does not change.
+func unfindable(err error) bool {
+	return errors.Is(err, errGone) || errors.Is(err, errNoName) || errors.Is(err, errShared) || refused(err)
+}
 
 // find reads our node from the API server, in its current version.
 func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
@@ -302,18 +307,9 @@ func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.
 	return n, err
 }
 
-// findLabelled finds the node by its label. It tries the last known name first: one object instead of a list.
+// findLabelled finds the node by its label, with one request. It keeps no names, because only a lookup by label shows a second node.
 func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	key := e.cfg.NodeLabel
-	if last, known := e.names.Load(id); known {
-		n, err := e.c.node(ctx, p, last.(string))
-		switch {
-		case err == nil && n.Labels[key] == string(id):
-			return n, nil
-		case err != nil && !apierrors.IsNotFound(err):
-			return nil, err
-		}
-	}
 	list, err := e.c.labelled(ctx, p, key, string(id))
 	switch {
 	case err != nil:
@@ -321,8 +317,7 @@ func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (
 	case len(list) == 0:
 		return nil, fmt.Errorf("node %s, by label %s: %w: want one that has it", id, key, errNoName)
 	case len(list) > 1:
-		return nil, ended{executor.Unchanged("node %s: label %s: %s and %s have it: want one node with it", id, key, list[0].Name, list[1].Name)}
+		return nil, fmt.Errorf("node %s, by label %s: %s and %s have it: %w", id, key, list[0].Name, list[1].Name, errShared)
 	}
-	e.names.Store(id, list[0].Name)
 	return &list[0], nil
 }

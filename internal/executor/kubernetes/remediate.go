@@ -179,7 +179,7 @@ func endIfRefused(err error) error {
 	if errors.As(err, &done) {
 		return err
 	}
-	if errors.Is(err, errGone) || errors.Is(err, errNoName) || refused(err) {
+	if unfindable(err) {
 		return ended{executor.Unchanged("%v", err)}
 	}
 	return err

@@ -101,7 +101,7 @@ func IsNotFound(err error) bool { return apierrors.IsNotFound(err) }
 // Nodes returns the names of all nodes. It reads them page by page: the answer with all nodes of a large cluster has many megabytes.
 func (a *Accounts) Nodes(ctx context.Context) (map[string]bool, error) {
 	out := make(map[string]bool)
-	_, err := a.c.listNodes(ctx, a.c.all, func(nodes []corev1.Node, _, _ bool) {
+	_, err := a.c.listNodes(ctx, a.c.all, "", func(nodes []corev1.Node, _, _ bool) {
 		for i := range nodes {
 			out[strings.Clone(nodes[i].Name)] = true // not the rest of the page
 		}

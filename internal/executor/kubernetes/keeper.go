@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -336,14 +337,13 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 			if without[id] {
 				continue
 			}
-			done, err := e.removeKeptFrom(ctx, id)
+			n, err := e.removeKeptFrom(ctx, id)
+			removed += n
 			switch {
 			case ctx.Err() != nil || errors.Is(err, executor.ErrStale):
 				return
 			case err != nil:
 				last = err
-			case done:
-				removed++
 			}
 			without[id] = err == nil
 		}
@@ -357,22 +357,48 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 	}
 }
 
-// removeKeptFrom removes the kept conditions of a node. It reports whether there were any.
-func (e *Executor) removeKeptFrom(ctx context.Context, id fault.NodeID) (bool, error) {
+// removeKeptFrom removes the kept conditions of a node, and returns from how many nodes of Kubernetes. With nodeLabel it does so on all
+// nodes with the label, because a node may have got the label of another one after its conditions.
+func (e *Executor) removeKeptFrom(ctx context.Context, id fault.NodeID) (removed int, _ error) {
+	which := "node " + string(id)
+	if e.cfg.NodeLabel != "" {
+		which += ", by label " + e.cfg.NodeLabel
+	}
+	nodes, failed := e.findAll(ctx, id)
+	if failed != nil {
+		return 0, fmt.Errorf("%s: %w", which, failed)
+	}
+	for _, n := range nodes {
+		w, need := keeping{}.plan(n, nil, time.Now())
+		if !need {
+			continue
+		}
+		switch err := e.c.keep(ctx, w); {
+		case err == nil:
+			removed++
+		case !apierrors.IsNotFound(err):
+			failed = errors.Join(failed, fmt.Errorf("%s, as %s: %w", which, n.name, err))
+		}
+	}
+	return removed, failed
+}
+
+// findAll returns all nodes of Kubernetes that are a node: none, one, or with nodeLabel several.
+func (e *Executor) findAll(ctx context.Context, id fault.NodeID) (all []*keptNode, _ error) {
+	if label := e.cfg.NodeLabel; label != "" {
+		_, err := e.c.listNodes(ctx, e.c.follow, label+"="+string(id), func(nodes []corev1.Node, _, _ bool) {
+			for i := range nodes {
+				all = append(all, keptOf(&nodes[i], label))
+			}
+		})
+		return all, err
+	}
 	n, err := e.find(ctx, e.c.follow, id)
 	switch {
 	case errors.Is(err, errGone), errors.Is(err, errNoName):
-		return false, nil
+		return nil, nil
 	case err != nil:
-		return false, err
+		return nil, err
 	}
-	w, need := keeping{}.plan(keptOf(n, e.cfg.NodeLabel), nil, time.Now())
-	if !need {
-		return false, nil
-	}
-	err = e.c.keep(ctx, w)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil, err
+	return []*keptNode{keptOf(n, "")}, nil
 }

@@ -216,6 +216,52 @@ func TestConditionsGoWhenTurnedOff(t *testing.T) {
 	do(t, off, undo(j))
 }
 
+// TestConditionsGoFromAllNodesWithTheLabel: with nodeLabel, a node gets the label of another one after its conditions. Both have conditions
+// of ours, so both lose them when the conditions are turned off. An error names the node, the label and the node of Kubernetes.
+func TestConditionsGoFromAllNodesWithTheLabel(t *testing.T) {
+	account := shipped(t, "sharing", "rbac", "rbac-node-label", "rbac-conditions")
+	cfg := Config{NodeLabel: "example.org/sharing", Kubeconfig: kubeconfig(t, cluster(t).Addr, account),
+		Conditions: &config.KubernetesConditions{Enabled: true}}
+	label := func(node, value string) {
+		patch(t, node, `{"metadata":{"labels":{"example.org/sharing":"`+value+`"}}}`)
+	}
+	a, b, other := aNode(t), aNode(t), aNode(t)
+	label(a, "m1")
+	label(b, "m2")
+	m := &mapped{states: map[fault.NodeID]NodeState{}}
+	m.set(ready, "m1", "m2", "nowhere")
+	stop := keep(t, newExecutor(t, cfg, nil), m)
+	stands(t, a, LinksReady, "True", "LinksNormal")
+	stands(t, b, LinksReady, "True", "LinksNormal")
+	stop()
+	label(b, "m1")
+	label(other, "m1") // has no conditions of ours
+	before := theNode(t, other).ResourceVersion
+
+	cfg.Conditions = &config.KubernetesConditions{}
+	refusing := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+		return &failingOnce{next: next, method: http.MethodPatch, code: http.StatusForbidden, reason: metav1.StatusReasonForbidden}
+	})
+	if n, err := refusing.removeKeptFrom(t.Context(), "m1"); n != 1 || err == nil ||
+		!strings.HasPrefix(err.Error(), "node m1, by label example.org/sharing, as n") || !strings.HasSuffix(err.Error(), ": not now") {
+		t.Errorf("one of two writes is refused: %d nodes, %v: want one, and an error with the label", n, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	newExecutor(t, cfg, nil).Keep(ctx, m.get, nil) // returns when all are gone
+	if ctx.Err() != nil {
+		t.Error("the removal has not ended within a minute")
+	}
+	for _, node := range []string{a, b} {
+		if c := theNode(t, node).Status.Conditions; len(c) > 0 {
+			t.Errorf("node %s: conditions stay: %+v", node, c)
+		}
+	}
+	if theNode(t, other).ResourceVersion != before {
+		t.Error("a node without conditions of ours was written")
+	}
+}
+
 // TestKeptHeartbeatsArePaced: a node without changes is written once in an interval, changes come first, and one round
 // writes no more than the rate allows.
 func TestKeptHeartbeatsArePaced(t *testing.T) {

@@ -214,7 +214,7 @@ func (e *Executor) findUndone(ctx context.Context, j executor.Job) (*corev1.Node
 			return n, nil
 		}
 	}
-	_, failed := e.c.listNodes(ctx, e.c.all, func(nodes []corev1.Node, _, _ bool) {
+	_, failed := e.c.listNodes(ctx, e.c.all, "", func(nodes []corev1.Node, _, _ bool) {
 		for i := range nodes {
 			if _, marked := marks(&nodes[i])[key]; marked {
 				has = nodes[i].Name

@@ -40,7 +40,7 @@ func (c *client) followNodes(ctx context.Context, to nodeFollower, log *slog.Log
 	said, pause := "", followFirst
 	for {
 		begin := time.Now()
-		version, err := c.listNodes(ctx, c.follow, to.page)
+		version, err := c.listNodes(ctx, c.follow, "", to.page)
 		for err == nil {
 			was, at := version, time.Now()
 			if version, err = c.watchNodes(ctx, was, to); err == nil && version == was && time.Since(at) < watchLeast {
@@ -63,11 +63,16 @@ func (c *client) followNodes(ctx context.Context, to nodeFollower, log *slog.Log
 	}
 }
 
-// listNodes passes all nodes on, page by page as in nodeFollower, and returns the version to watch from.
-func (c *client) listNodes(ctx context.Context, p *pace, page func(nodes []corev1.Node, first, last bool)) (version string, err error) {
+// listNodes passes the nodes that a label selector selects on, page by page as in nodeFollower, and returns the version to watch from. The
+// selector "" selects all nodes.
+func (c *client) listNodes(ctx context.Context, p *pace, selector string, page func(nodes []corev1.Node, first, last bool)) (version string,
+	err error) {
 	for next, first := "", true; ; first = false {
 		l := &corev1.NodeList{}
 		r := c.api.Get().Resource("nodes").Param("limit", fmt.Sprint(nodesPage))
+		if selector != "" {
+			r = r.Param("labelSelector", selector)
+		}
 		if next != "" {
 			r = r.Param("continue", next)
 		}

@@ -4,19 +4,23 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
 // ListCertificates asks every supervisor. It returns the newest list of revoked certificates, the newest certificate of each
-// identity that any supervisor has seen, and the issuers that any supervisor trusts. It fails if no supervisor answers.
+// identity that any supervisor has seen, the issuers that any supervisor trusts, and the latest of the supervisors' clocks at the return.
+// It fails if no supervisor answers.
 func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificatesResponse, error) {
 	out := &lofamov1.ListCertificatesResponse{}
 	at := make(map[string]int)
+	var ahead time.Duration // of the latest clock
 	var tried []Try
 	for i, target := range c.cfg.Targets {
 		err := c.atThis(ctx, i, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -30,6 +34,11 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 				out.List, out.Signed = resp.GetList(), resp.GetSigned()
 			}
 			out.NextVersion = max(out.GetNextVersion(), resp.GetNextVersion())
+			if at := resp.GetClock(); at != nil {
+				if by := time.Until(at.AsTime()); out.GetClock() == nil || by > ahead {
+					out.Clock, ahead = at, by
+				}
+			}
 			for _, one := range resp.GetCertificates() {
 				k, known := at[one.GetIdentity()]
 				switch {
@@ -56,6 +65,9 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	}
 	if len(tried) == len(c.cfg.Targets) {
 		return nil, &NoAnswerError{tried}
+	}
+	if out.GetClock() != nil {
+		out.Clock = timestamppb.New(time.Now().Add(ahead))
 	}
 	return out, nil
 }

@@ -35,6 +35,26 @@ func TestListCertificatesHasIssuersOfAllSupervisors(t *testing.T) {
 	}
 }
 
+// TestListCertificatesHasLatestClock: a revocation by the latest clock refuses the certificates that any supervisor has issued. Supervisors
+// of earlier versions do not tell their clock.
+func TestListCertificatesHasLatestClock(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	c := dial(t, dir, a.Address, b.Address)
+	a.Certificates.List, b.Certificates.List = &lofamov1.ListCertificatesResponse{}, &lofamov1.ListCertificatesResponse{}
+	if resp, err := c.ListCertificates(bounded(t)); err != nil || resp.GetClock() != nil {
+		t.Errorf("%v, %v: want an answer without a clock", resp, err)
+	}
+	a.Certificates.List = &lofamov1.ListCertificatesResponse{Clock: timestamppb.New(time.Now().Add(time.Hour))}
+	b.Certificates.List = &lofamov1.ListCertificatesResponse{Clock: timestamppb.New(time.Now().Add(-time.Hour))}
+	resp, err := c.ListCertificates(bounded(t))
+	if ahead := time.Until(resp.GetClock().AsTime()); err != nil || ahead < 59*time.Minute || ahead > time.Hour {
+		t.Errorf("a clock that is %s ahead, %v: want an hour", ahead, err)
+	}
+}
+
 // TestListCertificatesIsBoundedAtEachSupervisor: TryTimeout bounds the read at each supervisor, also at one that answers other calls.
 func TestListCertificatesIsBoundedAtEachSupervisor(t *testing.T) {
 	dir := t.TempDir()

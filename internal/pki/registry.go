@@ -57,6 +57,12 @@ func CutOff(now time.Time) time.Time {
 	return now.Add(-backdate).Truncate(time.Second).Add(time.Second)
 }
 
+// All reports whether a denial is to refuse every certificate that the identity had at the time of the revocation. Others name a
+// certificate, or an earlier time.
+func (d Denial) All() bool {
+	return d.Serial == "" && !d.Before.Before(CutOff(d.Revoked).Add(-time.Minute))
+}
+
 // Registry knows which certificates are revoked, and remembers the newest certificate of each identity. Verifiers and
 // TLS configurations consult it for every message and every handshake. It is safe for concurrent use; a nil *Registry
 // revokes and remembers nothing.
@@ -175,6 +181,14 @@ func (r *Registry) forget(now time.Time) bool {
 
 // forgetPause bounds how often a full registry looks for certificates that have ended.
 const forgetPause = time.Minute
+
+// Newest returns the newest presented certificate of an identity.
+func (r *Registry) Newest(id Identity) (Issued, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, known := r.seen[id]
+	return c, known
+}
 
 // Seen returns the newest presented certificate of each identity, sorted by identity.
 func (r *Registry) Seen() []Issued {

@@ -2,6 +2,8 @@ package supervisor_test
 
 import (
 	"bytes"
+	"crypto/x509"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,10 +33,16 @@ type office struct {
 // lofamoctl runs a command with a role's certificate.
 func (o office) lofamoctl(role pki.Role, args ...string) (code int, stdout, stderr string) {
 	o.Helper()
+	return o.lofamoctlAt(time.Now, role, args...)
+}
+
+// lofamoctlAt is lofamoctl on a machine with another clock.
+func (o office) lofamoctlAt(clock func() time.Time, role pki.Role, args ...string) (code int, stdout, stderr string) {
+	o.Helper()
 	var out, errOut bytes.Buffer
 	base := filepath.Join(o.Dir, string(role))
 	code = ctl.Run(o.Context(), append(args, "--server", o.cfg.GRPC, "--ca", filepath.Join(o.Dir, "ca.pem"), "--cert", base+".pem", "--key",
-		base+".key"), command.Env{Stdout: &out, Stderr: &errOut, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC})
+		base+".key"), command.Env{Stdout: &out, Stderr: &errOut, Getenv: func(string) string { return "" }, Now: clock, Location: time.UTC})
 	return code, out.String(), errOut.String()
 }
 
@@ -149,6 +157,44 @@ func TestLostRevocationsComeBackFromANodesFile(t *testing.T) {
 	if code, _, why := o.lofamoctl(pki.RoleOperator, "cert", "restore", file); code == 0 ||
 		!strings.Contains(why, "older than the supervisors' list") {
 		t.Errorf("the same file again: exit code %d, %s", code, why)
+	}
+}
+
+// TestRevocationCoversCertificatesDespiteSlowClock: the operator's clock is behind the supervisors'. A revocation still refuses
+// certificates that are seconds old. If the clock is more than an hour behind, the command fails and names both clocks.
+func TestRevocationCoversCertificatesDespiteSlowClock(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{})
+	o := office{t, c, c.Configs[0]}
+	start(t, o.cfg)
+	c.AwaitLeader(t)
+	behind := func(d time.Duration) func() time.Time { return func() time.Time { return time.Now().Add(-d) } }
+	code, _, why := o.lofamoctlAt(behind(61*time.Minute), pki.RoleOperator, "cert", "revoke", "node/n1-0-0", "--reason", "test")
+	if code == 0 || !strings.Contains(why, "this machine's clock says ") || !strings.Contains(why, "nothing was changed") ||
+		len(o.list().GetDenials()) > 0 {
+		t.Errorf("61 minutes behind: exit code %d, %s: want an error that names the clocks, and no revocation", code, why)
+	}
+	if code, _, why := o.lofamoctlAt(behind(6*time.Minute), pki.RoleOperator, "cert", "revoke", "node/n1-0-0", "--reason", "test"); code != 0 {
+		t.Fatalf("6 minutes behind: exit code %d, %s", code, why)
+	}
+	r := pki.NewRegistry()
+	r.Set(pki.DenyList{DenyList: o.list()}.Denials())
+	for _, half := range []string{"host", "dnp"} {
+		s, err := pki.LoadSigner(filepath.Join(o.Dir, "n1-0-0-"+half+".pem"), filepath.Join(o.Dir, "n1-0-0-"+half+".key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := x509.ParseCertificate(s.Cert())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.CheckCertificate(cert); !errors.Is(err, pki.ErrRevoked) {
+			t.Errorf("certificate of the %s half: %v: want it revoked", half, err)
+		}
+	}
+	code, _, warned := o.lofamoctlAt(behind(-6*time.Minute), pki.RoleOperator, "cert", "revoke", "viewer/vic", "--reason", "test")
+	if code != 0 || !strings.Contains(warned, "the revocation also refuses certificates that a supervisor issues before") {
+		t.Errorf("6 minutes ahead: exit code %d, %s: want a warning", code, warned)
 	}
 }
 

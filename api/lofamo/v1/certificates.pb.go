@@ -70,7 +70,9 @@ type ListCertificatesResponse struct {
 	// Lowest version that nodes accept: one more than that of any list that the replica or a node has. Signers use it.
 	NextVersion uint64 `protobuf:"varint,4,opt,name=next_version,json=nextVersion,proto3" json:"next_version,omitempty"`
 	// Issuers in the replica's tls.ca, which may renew certificates of nodes. identity is lofamo://CLUSTER/issuer.
-	Issuers       []*Certificate `protobuf:"bytes,5,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	Issuers []*Certificate `protobuf:"bytes,5,rep,name=issuers,proto3" json:"issuers,omitempty"`
+	// The replica's wall clock, by which it dates certificates of nodes. Absent: the replica is of an earlier version.
+	Clock         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=clock,proto3" json:"clock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -136,6 +138,13 @@ func (x *ListCertificatesResponse) GetNextVersion() uint64 {
 func (x *ListCertificatesResponse) GetIssuers() []*Certificate {
 	if x != nil {
 		return x.Issuers
+	}
+	return nil
+}
+
+func (x *ListCertificatesResponse) GetClock() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Clock
 	}
 	return nil
 }
@@ -546,13 +555,14 @@ var File_lofamo_v1_certificates_proto protoreflect.FileDescriptor
 const file_lofamo_v1_certificates_proto_rawDesc = "" +
 	"\n" +
 	"\x1clofamo/v1/certificates.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x19\n" +
-	"\x17ListCertificatesRequest\"\x87\x02\n" +
+	"\x17ListCertificatesRequest\"\xb9\x02\n" +
 	"\x18ListCertificatesResponse\x121\n" +
 	"\x06signed\x18\x01 \x01(\v2\x19.lofamo.v1.SignedDenyListR\x06signed\x12'\n" +
 	"\x04list\x18\x02 \x01(\v2\x13.lofamo.v1.DenyListR\x04list\x12:\n" +
 	"\fcertificates\x18\x03 \x03(\v2\x16.lofamo.v1.CertificateR\fcertificates\x12!\n" +
 	"\fnext_version\x18\x04 \x01(\x04R\vnextVersion\x120\n" +
-	"\aissuers\x18\x05 \x03(\v2\x16.lofamo.v1.CertificateR\aissuers\"\xeb\x01\n" +
+	"\aissuers\x18\x05 \x03(\v2\x16.lofamo.v1.CertificateR\aissuers\x120\n" +
+	"\x05clock\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05clock\"\xeb\x01\n" +
 	"\vCertificate\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x129\n" +
@@ -615,22 +625,23 @@ var file_lofamo_v1_certificates_proto_depIdxs = []int32{
 	6,  // 1: lofamo.v1.ListCertificatesResponse.list:type_name -> lofamo.v1.DenyList
 	2,  // 2: lofamo.v1.ListCertificatesResponse.certificates:type_name -> lofamo.v1.Certificate
 	2,  // 3: lofamo.v1.ListCertificatesResponse.issuers:type_name -> lofamo.v1.Certificate
-	8,  // 4: lofamo.v1.Certificate.not_before:type_name -> google.protobuf.Timestamp
-	8,  // 5: lofamo.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	5,  // 6: lofamo.v1.PutDenyListRequest.signed:type_name -> lofamo.v1.SignedDenyList
-	8,  // 7: lofamo.v1.DenyList.issued:type_name -> google.protobuf.Timestamp
-	7,  // 8: lofamo.v1.DenyList.denials:type_name -> lofamo.v1.Denial
-	8,  // 9: lofamo.v1.Denial.before:type_name -> google.protobuf.Timestamp
-	8,  // 10: lofamo.v1.Denial.revoked:type_name -> google.protobuf.Timestamp
-	0,  // 11: lofamo.v1.Certificates.ListCertificates:input_type -> lofamo.v1.ListCertificatesRequest
-	3,  // 12: lofamo.v1.Certificates.PutDenyList:input_type -> lofamo.v1.PutDenyListRequest
-	1,  // 13: lofamo.v1.Certificates.ListCertificates:output_type -> lofamo.v1.ListCertificatesResponse
-	4,  // 14: lofamo.v1.Certificates.PutDenyList:output_type -> lofamo.v1.PutDenyListResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	8,  // 4: lofamo.v1.ListCertificatesResponse.clock:type_name -> google.protobuf.Timestamp
+	8,  // 5: lofamo.v1.Certificate.not_before:type_name -> google.protobuf.Timestamp
+	8,  // 6: lofamo.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	5,  // 7: lofamo.v1.PutDenyListRequest.signed:type_name -> lofamo.v1.SignedDenyList
+	8,  // 8: lofamo.v1.DenyList.issued:type_name -> google.protobuf.Timestamp
+	7,  // 9: lofamo.v1.DenyList.denials:type_name -> lofamo.v1.Denial
+	8,  // 10: lofamo.v1.Denial.before:type_name -> google.protobuf.Timestamp
+	8,  // 11: lofamo.v1.Denial.revoked:type_name -> google.protobuf.Timestamp
+	0,  // 12: lofamo.v1.Certificates.ListCertificates:input_type -> lofamo.v1.ListCertificatesRequest
+	3,  // 13: lofamo.v1.Certificates.PutDenyList:input_type -> lofamo.v1.PutDenyListRequest
+	1,  // 14: lofamo.v1.Certificates.ListCertificates:output_type -> lofamo.v1.ListCertificatesResponse
+	4,  // 15: lofamo.v1.Certificates.PutDenyList:output_type -> lofamo.v1.PutDenyListResponse
+	14, // [14:16] is the sub-list for method output_type
+	12, // [12:14] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_certificates_proto_init() }

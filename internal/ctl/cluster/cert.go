@@ -129,7 +129,7 @@ func denialRows(a *command.App, list []*lofamov1.Denial) [][]string {
 		what := "serial " + d.GetSerial()
 		if d.GetSerial() == "" {
 			what = "issued until " + command.Minute(a, d.GetRevoked().AsTime())
-			if cut := d.GetBefore().AsTime(); cut.Before(pki.CutOff(d.GetRevoked().AsTime()).Add(-time.Minute)) { // restored, or --begins-before
+			if cut := d.GetBefore().AsTime(); !(pki.Denial{Before: cut, Revoked: d.GetRevoked().AsTime()}).All() { // restored, or --begins-before
 				what = "begun before " + command.Minute(a, cut)
 			}
 		}
@@ -144,7 +144,8 @@ func certRevokeCommand(a *command.App) *cobra.Command {
 		Use:   "revoke ROLE/NAME... --reason REASON",
 		Short: "Revoke the certificates of nodes, supervisors, executor processes or people: all or none",
 		Long: `Revokes every certificate that an identity has now. A certificate that the cluster's authority issues afterwards is
-valid: give the node new keys, and no other step is needed.
+valid: give the node new keys, and no other step is needed. If a supervisor's clock is ahead of this machine's, it dates
+the revocation.
 
 node/NODE stands for both halves of a node, which are revoked together. The command refuses one half alone: the other
 would speak for the node, and links that work would be called FAILED.
@@ -166,15 +167,24 @@ silence is no fault.`,
 		if err := checkSerial(serial, args); err != nil {
 			return err
 		}
-		cut := pki.CutOff(time.Now())
+		var cut time.Time
 		if before != "" {
 			var err error
 			if cut, err = time.Parse(time.RFC3339, before); err != nil {
 				return command.Usagef("--begins-before: given %q: want a time such as 2026-01-31T12:00:00Z", before)
 			}
 		}
-		return changeDenials(a, cmd.Context(), args, func(ids []pki.Identity, by string, list []*lofamov1.Denial) ([]*lofamov1.Denial, error) {
-			now := timestamppb.Now()
+		return changeDenials(a, cmd.Context(), args, func(ids []pki.Identity, by string, was *lofamov1.ListCertificatesResponse) (
+			[]*lofamov1.Denial, error) {
+			at := a.Env.Now()
+			if before == "" && serial == "" {
+				var err error
+				if at, err = revokedAt(a, was); err != nil {
+					return nil, err
+				}
+				cut = pki.CutOff(at)
+			}
+			now, list := timestamppb.New(at), was.GetList().GetDenials()
 			for _, id := range ids {
 				d := &lofamov1.Denial{Role: string(id.Role), Name: id.Name, Serial: strings.ToLower(serial), Revoked: now, By: by, Reason: reason}
 				if serial == "" {
@@ -189,6 +199,31 @@ silence is no fault.`,
 		}, "revoked")
 	}
 	return cmd
+}
+
+// maxAhead limits how far a supervisor's clock may be ahead of this machine's, so that a supervisor cannot have later certificates revoked.
+const maxAhead = time.Hour
+
+// revokedAt returns the time of a revocation: the latest of the clocks of this machine and the supervisors. All of them issue certificates,
+// and a revocation by an earlier clock would leave new certificates valid.
+func revokedAt(a *command.App, was *lofamov1.ListCertificatesResponse) (time.Time, error) {
+	own, at := a.Env.Now(), was.GetClock().AsTime()
+	clocks := fmt.Sprintf("this machine's clock says %s, and a supervisor's says %s", own.UTC().Format(time.RFC3339), at.Format(time.RFC3339))
+	switch ahead := at.Sub(own); {
+	case was.GetClock() == nil:
+		a.Warnf("lofamoctl: the supervisors are of an earlier version and do not tell their time: certificates that they issued after %s by "+
+			"their clocks stay valid\n", own.UTC().Format(time.RFC3339))
+		return own, nil
+	case ahead > maxAhead:
+		return own, command.Usagef("%s: want at most %s between them: set the clock that is wrong, or leave that supervisor out of --server: "+
+			"nothing was changed", clocks, maxAhead)
+	case ahead > 0:
+		return at, nil
+	case ahead < -time.Minute:
+		a.Warnf("lofamoctl: %s: the revocation also refuses certificates that a supervisor issues before its clock says %s\n", clocks,
+			own.UTC().Format(time.RFC3339))
+	}
+	return own, nil
 }
 
 // checkSerial refuses a serial number for identities with two certificates: the other one would stay in force.
@@ -216,7 +251,9 @@ certificate has ended. An operator's revocation cannot be withdrawn: issue a new
 		Example: "  lofamoctl cert unrevoke node/n1-0-1",
 		Args:    someIdentities,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeDenials(a, cmd.Context(), args, func(ids []pki.Identity, _ string, list []*lofamov1.Denial) ([]*lofamov1.Denial, error) {
+			return changeDenials(a, cmd.Context(), args, func(ids []pki.Identity, _ string, was *lofamov1.ListCertificatesResponse) (
+				[]*lofamov1.Denial, error) {
+				list := was.GetList().GetDenials()
 				n := len(list)
 				list = slices.DeleteFunc(list, func(o *lofamov1.Denial) bool {
 					return slices.ContainsFunc(ids, func(id pki.Identity) bool { return string(id.Role) == o.GetRole() && id.Name == o.GetName() })
@@ -271,7 +308,7 @@ func operatorKeys(s command.Session) (cert, key, ca string) {
 
 // changeDenials reads the list of revoked certificates, lets change derive a new list, and signs and stores it.
 func changeDenials(a *command.App, ctx context.Context, args []string,
-	change func(ids []pki.Identity, by string, list []*lofamov1.Denial) ([]*lofamov1.Denial, error), done string) error {
+	change func(ids []pki.Identity, by string, was *lofamov1.ListCertificatesResponse) ([]*lofamov1.Denial, error), done string) error {
 	return a.WithOperator(ctx, func(ctx context.Context, s command.Session) error {
 		cert, key, ca := operatorKeys(s)
 		signer, err := pki.LoadSigner(cert, key)
@@ -290,11 +327,11 @@ func changeDenials(a *command.App, ctx context.Context, args []string,
 		if lost := lostRevocations(was); lost != "" {
 			a.Warnf("lofamoctl: %s\n", lost)
 		}
-		denials, err := change(ids, pki.WebSubject(signer.Identity()), was.GetList().GetDenials())
+		denials, err := change(ids, pki.WebSubject(signer.Identity()), was)
 		if err != nil {
 			return err
 		}
-		if err := putDenials(ctx, s, signer, was.GetNextVersion(), denials); err != nil {
+		if err := putDenials(ctx, s, signer, a.Env.Now(), was.GetNextVersion(), denials); err != nil {
 			return err
 		}
 		for _, id := range ids {
@@ -304,9 +341,10 @@ func changeDenials(a *command.App, ctx context.Context, args []string,
 	})
 }
 
-// putDenials signs and stores a list of revoked certificates.
-func putDenials(ctx context.Context, s command.Session, signer *pki.Signer, version uint64, denials []*lofamov1.Denial) error {
-	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: signer.Identity().Cluster, Version: version, Issued: timestamppb.Now(),
+// putDenials signs and stores a list of revoked certificates. at is the time of this machine's clock.
+func putDenials(ctx context.Context, s command.Session, signer *pki.Signer, at time.Time, version uint64,
+	denials []*lofamov1.Denial) error {
+	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: signer.Identity().Cluster, Version: version, Issued: timestamppb.New(at),
 		Denials: denials}, signer)
 	if err != nil {
 		return command.Usage(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -70,8 +69,9 @@ func restoreDenials(ctx context.Context, a *command.App, s command.Session, file
 		a.Printf("the supervisors have the revocations of %s, version %d: nothing was changed\n", file, kept.GetVersion())
 		return nil
 	}
-	restored := pki.RestoreDenials(was.GetList(), kept.DenyList, time.Now())
-	if err := putDenials(ctx, s, signer, max(was.GetNextVersion(), kept.GetVersion()+1), restored.Denials); err != nil {
+	now := a.Env.Now()
+	restored := pki.RestoreDenials(was.GetList(), kept.DenyList, now)
+	if err := putDenials(ctx, s, signer, now, max(was.GetNextVersion(), kept.GetVersion()+1), restored.Denials); err != nil {
 		return err
 	}
 	for _, id := range restored.Again {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -47,7 +48,7 @@ func NewCertificates(cfg CertificatesConfig) *Certificates { return &Certificate
 // ListCertificates implements the service.
 func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertificatesRequest) (*lofamov1.ListCertificatesResponse, error) {
 	l := c.cfg.List()
-	resp := &lofamov1.ListCertificatesResponse{NextVersion: max(l.GetVersion(), c.cfg.Highest()) + 1}
+	resp := &lofamov1.ListCertificatesResponse{NextVersion: max(l.GetVersion(), c.cfg.Highest()) + 1, Clock: timestamppb.Now()}
 	if l.GetVersion() > 0 {
 		resp.List, resp.Signed = l.DenyList, new(lofamov1.SignedDenyList)
 		if err := proto.Unmarshal(l.Raw, resp.Signed); err != nil {
@@ -119,6 +120,9 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 		return nil, status.Errorf(codes.InvalidArgument,
 			"denials: the revocation of %s cannot be undone: issue a new certificate: nothing was changed", id)
 	}
+	if err := c.spared(l, now); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "denials: %v: nothing was changed", err)
+	}
 	revision, err := c.cfg.Store.PutDenied(ctx, stored, raw)
 	switch {
 	case errors.Is(err, store.ErrConflict):
@@ -129,6 +133,41 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	c.cfg.Taken(l, revision)
 	c.cfg.Logger.Info("list of revoked certificates replaced", "by", l.Signer.Name, "version", l.GetVersion(), "denials", len(l.GetDenials()))
 	return &lofamov1.PutDenyListResponse{Version: l.GetVersion()}, nil
+}
+
+// maxLag limits how far a revocation may be behind this replica's clock. The operator's command reads its clock, then asks all supervisors,
+// and then sends the list.
+const maxLag = time.Minute
+
+// spared returns an error if a new revocation of all certificates of an identity leaves one valid, because the operator's clock is behind.
+func (c *Certificates) spared(l, before pki.DenyList) error {
+	type key struct {
+		pki.Identity
+		before, revoked int64
+	}
+	keyOf := func(d pki.Denial) key { return key{d.Identity, d.Before.UnixNano(), d.Revoked.UnixNano()} }
+	old := make(map[key]bool)
+	for _, d := range before.Denials() {
+		old[keyOf(d)] = true
+	}
+	clock := time.Now().UTC()
+	for _, d := range l.Denials() {
+		if !d.All() || old[keyOf(d)] {
+			continue
+		}
+		if pki.CutOff(clock).Sub(d.Before) > maxLag {
+			return fmt.Errorf("%s: revoked at %s by the operator's clock, and this supervisor's clock says %s: certificates issued since then "+
+				"would stay valid: want at most %s between them: set the clock that is wrong", d.Identity, d.Revoked.UTC().Format(time.RFC3339),
+				clock.Format(time.RFC3339), maxLag)
+		}
+		if n, known := c.cfg.Registry.Newest(d.Identity); known && !n.Descends.Before(d.Before) {
+			return fmt.Errorf("%s: has a certificate that begins at %s, and only those that begin before %s would be refused: revoked at %s by "+
+				"the operator's clock, and this supervisor's clock says %s: set the clock that is wrong, or give a later --begins-before",
+				d.Identity, n.Descends.UTC().Format(time.RFC3339), d.Before.UTC().Format(time.RFC3339), d.Revoked.UTC().Format(time.RFC3339),
+				clock.Format(time.RFC3339))
+		}
+	}
+	return nil
 }
 
 // operatorTakenBack finds an operator whose revocation a newer list leaves out or shortens. Such an operator could

@@ -29,11 +29,12 @@ type office struct {
 	*testing.T
 	*api.Certificates
 
-	ca      *pki.CA
-	issuer  *pki.Issuer
-	keeper  *pki.DenyListKeeper
-	store   *store.Etcd
-	highest uint64 // rises with each look, as when a node lies in each digest
+	ca       *pki.CA
+	issuer   *pki.Issuer
+	registry *pki.Registry
+	keeper   *pki.DenyListKeeper
+	store    *store.Etcd
+	highest  uint64 // rises with each look, as when a node lies in each digest
 }
 
 func newOffice(t *testing.T) *office {
@@ -53,6 +54,7 @@ func newOffice(t *testing.T) *office {
 	}
 	k, _ := pki.NewDenyListKeeper("", "c", v, r)
 	o.keeper, o.store = k, store.NewEtcd(supervisortest.NewEtcd(t, 1).Members[0].Client(), store.Options{})
+	o.registry = r
 	o.Certificates = api.NewCertificates(api.CertificatesConfig{
 		Cluster: "c", Registry: r, Verifier: v, List: k.List, Stored: func() []byte { return k.List().Raw },
 		Highest: func() uint64 { o.highest += 100; return o.highest },
@@ -240,6 +242,74 @@ func TestListOfWrongClockIsRefused(t *testing.T) {
 	}
 	if err := o.putAt(time.Now().Add(-30*time.Minute), ann, 1); err != nil {
 		t.Errorf("a clock that lags 30 minutes: %v", err)
+	}
+}
+
+// TestRevocationBySlowClockIsRefused: the service refuses a revocation of all certificates of an identity that would leave one valid, and
+// names both clocks. It takes revocations of certificates before an earlier time, and those of the list in force.
+func TestRevocationBySlowClockIsRefused(t *testing.T) {
+	o := newOffice(t)
+	ann := o.operator("ann")
+	by := func(clock time.Time, name string) *lofamov1.Denial {
+		return &lofamov1.Denial{Role: string(pki.RoleViewer), Name: name, Before: timestamppb.New(pki.CutOff(clock)),
+			Revoked: timestamppb.New(clock), By: "operator/ann", Reason: "test"}
+	}
+	refused := func(what string, err error, says ...string) {
+		t.Helper()
+		if status.Code(err) != codes.InvalidArgument {
+			t.Fatalf("%s: %v: want InvalidArgument", what, err)
+		}
+		for _, text := range says {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %v: want %q", what, err, text)
+			}
+		}
+	}
+	slow := time.Now().Add(-6 * time.Minute)
+	refused("6 minutes behind", o.putAt(slow, ann, 1, by(slow, "vic")), "viewer/vic", slow.UTC().Format(time.RFC3339), "clock")
+	seen, err := o.ca.IssueSigner(pki.Identity{Cluster: "c", Role: pki.RoleViewer, Name: "vic"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(seen.Cert())
+	if err == nil {
+		err = o.registry.CheckCertificate(cert)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow = time.Now().Add(-30 * time.Second)
+	refused("a known certificate is newer", o.putAt(slow, ann, 1, by(slow, "vic")), "viewer/vic", cert.NotBefore.Format(time.RFC3339), "clock")
+	if err := o.putAt(slow, ann, 1, by(slow, "eve")); err != nil {
+		t.Errorf("30 seconds behind, without a newer certificate: %v", err)
+	}
+	limited := by(time.Now(), "vic")
+	limited.Before = timestamppb.New(time.Now().AddDate(0, 0, -7))
+	if err := o.put(ann, 2, limited); err != nil {
+		t.Errorf("certificates of last week: %v", err)
+	}
+	if err := o.put(ann, 3, by(time.Now().Add(time.Second), "vic")); err != nil || o.registry.CheckCertificate(cert) == nil {
+		t.Errorf("all certificates: %v, valid %t", err, o.registry.CheckCertificate(cert) == nil)
+	}
+	// An earlier version took a list by a slow clock.
+	old := by(time.Now().Add(-6*time.Minute), "eve")
+	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: "c", Version: 4, Issued: timestamppb.Now(),
+		Denials: []*lofamov1.Denial{old}}, ann)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(signed)
+	if err == nil {
+		_, err = o.store.PutDenied(t.Context(), o.keeper.List().Raw, raw)
+	}
+	if err == nil {
+		_, err = o.keeper.Take(raw)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.put(ann, 5, old, by(time.Now(), "bob")); err != nil {
+		t.Errorf("a denial of the list in force: %v", err)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // ListCertificates asks every supervisor. It returns the newest list of revoked certificates, the newest certificate of each
-// identity that any supervisor has seen, the issuers that any supervisor trusts, and the latest of the supervisors' clocks, as of its return.
+// identity that any supervisor has seen, the issuers that any supervisor trusts, and the latest of the supervisors' clocks at the return.
 // It fails if no supervisor answers.
 func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificatesResponse, error) {
 	out := &lofamov1.ListCertificatesResponse{}

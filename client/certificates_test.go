@@ -35,8 +35,8 @@ func TestListCertificatesHasIssuersOfAllSupervisors(t *testing.T) {
 	}
 }
 
-// TestListCertificatesHasLatestClock: a revocation by the latest clock refuses the certificates that any supervisor has issued. Supervisors of
-// earlier versions do not tell their clock.
+// TestListCertificatesHasLatestClock: a revocation by the latest clock refuses the certificates that any supervisor has issued. Supervisors
+// of earlier versions do not tell their clock.
 func TestListCertificatesHasLatestClock(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

@@ -160,8 +160,8 @@ func TestLostRevocationsComeBackFromANodesFile(t *testing.T) {
 	}
 }
 
-// TestRevocationCoversCertificatesDespiteSlowClock: the operator's clock is behind the supervisors'. A revocation still refuses certificates
-// that are seconds old. If the clock is more than an hour behind, the command fails and names both clocks.
+// TestRevocationCoversCertificatesDespiteSlowClock: the operator's clock is behind the supervisors'. A revocation still refuses
+// certificates that are seconds old. If the clock is more than an hour behind, the command fails and names both clocks.
 func TestRevocationCoversCertificatesDespiteSlowClock(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})

@@ -211,8 +211,8 @@ func revokedAt(a *command.App, was *lofamov1.ListCertificatesResponse) (time.Tim
 	clocks := fmt.Sprintf("this machine's clock says %s, and a supervisor's says %s", own.UTC().Format(time.RFC3339), at.Format(time.RFC3339))
 	switch ahead := at.Sub(own); {
 	case was.GetClock() == nil:
-		a.Warnf("lofamoctl: the supervisors are of an earlier version and do not tell their time: certificates that they issued after %s by their "+
-			"clocks stay valid\n", own.UTC().Format(time.RFC3339))
+		a.Warnf("lofamoctl: the supervisors are of an earlier version and do not tell their time: certificates that they issued after %s by "+
+			"their clocks stay valid\n", own.UTC().Format(time.RFC3339))
 		return own, nil
 	case ahead > maxAhead:
 		return own, command.Usagef("%s: want at most %s between them: set the clock that is wrong, or leave that supervisor out of --server: "+

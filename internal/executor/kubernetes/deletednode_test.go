@@ -45,8 +45,8 @@ func TestUndoOfDeletedNodeIsDone(t *testing.T) {
 	}
 }
 
-// TestUndoFailsWhileAnotherNodeHasTheMark: with nodeLabel, somebody moves the label to another node before the undo. The change stays on the
-// first node, so the undo fails, names both nodes and changes none of them. It succeeds once the label is back. If the first node was
+// TestUndoFailsWhileAnotherNodeHasTheMark: with nodeLabel, somebody moves the label to another node before the undo. The change stays on
+// the first node, so the undo fails, names both nodes and changes none of them. It succeeds once the label is back. If the first node was
 // deleted meanwhile, nothing is left to undo.
 func TestUndoFailsWhileAnotherNodeHasTheMark(t *testing.T) {
 	account := shipped(t, "moving", "rbac", "rbac-node-label")

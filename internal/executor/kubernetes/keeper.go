@@ -357,8 +357,8 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 	}
 }
 
-// removeKeptFrom removes the kept conditions of a node, and returns from how many nodes of Kubernetes. With nodeLabel it does so on all nodes
-// with the label, because a node may have got the label of another one after its conditions.
+// removeKeptFrom removes the kept conditions of a node, and returns from how many nodes of Kubernetes. With nodeLabel it does so on all
+// nodes with the label, because a node may have got the label of another one after its conditions.
 func (e *Executor) removeKeptFrom(ctx context.Context, id fault.NodeID) (removed int, _ error) {
 	which := "node " + string(id)
 	if e.cfg.NodeLabel != "" {

@@ -156,8 +156,8 @@ func (c *Certificates) spared(l, before pki.DenyList) error {
 			continue
 		}
 		if pki.CutOff(clock).Sub(d.Before) > maxLag {
-			return fmt.Errorf("%s: revoked at %s by the operator's clock, and this supervisor's clock says %s: certificates issued since then would "+
-				"stay valid: want at most %s between them: set the clock that is wrong", d.Identity, d.Revoked.UTC().Format(time.RFC3339),
+			return fmt.Errorf("%s: revoked at %s by the operator's clock, and this supervisor's clock says %s: certificates issued since then "+
+				"would stay valid: want at most %s between them: set the clock that is wrong", d.Identity, d.Revoked.UTC().Format(time.RFC3339),
 				clock.Format(time.RFC3339), maxLag)
 		}
 		if n, known := c.cfg.Registry.Newest(d.Identity); known && !n.Descends.Before(d.Before) {

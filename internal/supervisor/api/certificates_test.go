@@ -245,8 +245,8 @@ func TestListOfWrongClockIsRefused(t *testing.T) {
 	}
 }
 
-// TestRevocationBySlowClockIsRefused: the service refuses a revocation of all certificates of an identity that would leave one valid, and names
-// both clocks. It takes revocations of certificates before an earlier time, and those of the list in force.
+// TestRevocationBySlowClockIsRefused: the service refuses a revocation of all certificates of an identity that would leave one valid, and
+// names both clocks. It takes revocations of certificates before an earlier time, and those of the list in force.
 func TestRevocationBySlowClockIsRefused(t *testing.T) {
 	o := newOffice(t)
 	ann := o.operator("ann")
@@ -293,7 +293,8 @@ func TestRevocationBySlowClockIsRefused(t *testing.T) {
 	}
 	// An earlier version took a list by a slow clock.
 	old := by(time.Now().Add(-6*time.Minute), "eve")
-	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: "c", Version: 4, Issued: timestamppb.Now(), Denials: []*lofamov1.Denial{old}}, ann)
+	signed, err := pki.SignDenyList(&lofamov1.DenyList{Cluster: "c", Version: 4, Issued: timestamppb.Now(),
+		Denials: []*lofamov1.Denial{old}}, ann)
 	if err != nil {
 		t.Fatal(err)
 	}

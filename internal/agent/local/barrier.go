@@ -26,7 +26,8 @@ type barriers struct {
 	core  *jobs.Barriers
 	last  uint64                       // call
 	calls map[uint64]chan jobs.Outcome // that wait
-	watch []fault.NodeID               // from the core's last output, in order
+	watch []fault.NodeID               // from the core's last output, the most important first
+	names map[fault.NodeID]bool        // of watch
 	wake  time.Time                    // of the core; zero: no caller waits
 	kick  chan struct{}                // has room for one: look at wake and fates again
 	fates bool                         // the states of the nodes have changed
@@ -161,6 +162,10 @@ func (s *Server) apply(out jobs.Output) {
 	b.wake = out.Wake
 	if out.Rewatch {
 		b.watch, b.fates = out.Watch, true
+		b.names = make(map[fault.NodeID]bool, len(b.watch))
+		for _, id := range b.watch {
+			b.names[id] = true
+		}
 	}
 	b.look()
 }
@@ -245,11 +250,7 @@ func (s *Server) failed(ids []fault.NodeID) []fault.NodeID {
 func (b *barriers) fatesChanged(ids []fault.NodeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	watched := func(id fault.NodeID) bool {
-		_, found := slices.BinarySearch(b.watch, id)
-		return found
-	}
-	if ids != nil && !slices.ContainsFunc(ids, watched) {
+	if ids != nil && !slices.ContainsFunc(ids, func(id fault.NodeID) bool { return b.names[id] }) {
 		return
 	}
 	b.fates = true

@@ -84,7 +84,7 @@ func (s *Server) GRPC() *grpc.Server {
 	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxHeaderListSize(maxHeaderList), grpc.InTapHandle(s.tap), grpc.StreamInterceptor(bounded.Streams(s.receive)),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ReadBufferSize(readBuffer),
-		grpc.SharedWriteBuffer(true), grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
+		grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
 	srv.RegisterService(bounded.Service(&lofamov1.Local_ServiceDesc, s.receive), s)
 	return srv
 }
@@ -99,8 +99,8 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		if who.conn != nil {
 			_ = who.conn.Close()
 		}
-		return bounded.Refuse(ctx, status.Errorf(codes.ResourceExhausted, "calls: uid %d makes too many: want at most %.0f a second, or %.0f at once",
-			who.uid, callRate.Rate, callRate.Burst))
+		return bounded.Refuse(ctx, status.Errorf(codes.ResourceExhausted, "calls: uid %d makes too many: want at most %.0f a second, or %.0f at "+
+			"once", who.uid, callRate.Rate, callRate.Burst))
 	}
 	ctx, ok := s.calls.Enter(ctx, who.uid)
 	if !ok {

@@ -19,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/jobs"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 const bound = time.Minute
@@ -334,6 +335,37 @@ func TestBarrierEndsByTimeoutOrDeath(t *testing.T) {
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("left: %v", err)
+	}
+}
+
+// A watch of as many nodes as a node may watch leaves room for the members of barriers, and a dead one of them ends its barrier.
+func TestLargeWatchDoesNotHideDeadMember(t *testing.T) {
+	w := newCluster(t, config.DefaultAgent().Jobs, abc...)
+	ctx := ends(t)
+	var many []string
+	for i := range servicenet.MaxInterest {
+		many = append(many, fmt.Sprintf("made-up-%d", i))
+	}
+	other, opened := dial(t, w.sockets["a"]), make(chan jobs.Faults, 16)
+	go func() { _ = other.WatchFaults(ctx, many, func(f jobs.Faults) error { opened <- f; return nil }) }()
+	<-opened
+	done := make(chan error, 1)
+	m := dial(t, w.sockets["a"]).Job(jobs.Job{Name: "train", Members: members(abc...)})
+	go func() { done <- m.Barrier(ctx, "step") }()
+	w.halves["a"].awaitWatch(t, func(ids []fault.NodeID) bool { return slices.Contains(ids, "a") && slices.Contains(ids, "c") })
+	w.halves["a"].set("c", lofamov1.State_FAILED)
+	w.servers["a"].Changed([]fault.NodeID{"c"})
+	var gone *jobs.GoneError
+	if err := <-done; !errors.As(err, &gone) || !slices.Equal(gone.Nodes, []string{"c"}) {
+		t.Errorf("gone: %v", err)
+	}
+	select {
+	case lost := <-opened:
+		if len(lost.Nodes) != len(abc) {
+			t.Errorf("the large watch learns of %d nodes without room, want %d", len(lost.Nodes), len(abc))
+		}
+	case <-ctx.Done():
+		t.Error("the large watch does not learn which nodes have no room")
 	}
 }
 

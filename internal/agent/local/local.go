@@ -14,11 +14,9 @@ package local
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -26,11 +24,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet"
 )
-
-// maxWatchers bounds the simultaneous watchers.
-const maxWatchers = 64
 
 // Half is the host half. Its methods may be called from any goroutine and do not block.
 type Half interface {
@@ -57,25 +51,12 @@ type Server struct {
 	calls    *calls
 	eurekas  *eurekas
 	barriers *barriers
-
-	// The half calls Changed under its own lock. So no lock that Changed takes may be held during a call to the half.
-	order    sync.Mutex // of calls to the half's Watch
-	mu       sync.Mutex
-	watchers map[*watcher]bool
-}
-
-// watcher is one stream. Changed nodes wait in a set, so that a slow reader gets the newest state of each node, and
-// no queue grows.
-type watcher struct {
-	nodes   []fault.NodeID // none: the node and its neighbours
-	changed map[fault.NodeID]bool
-	all     bool          // send everything again
-	wake    chan struct{} // has room for one
+	watches
 }
 
 // New returns a server, which serves barriers while Run runs.
 func New(half Half, p Policy) *Server {
-	return &Server{half: half, policy: p, calls: newCalls(), eurekas: newEurekas(), barriers: newBarriers(), watchers: make(map[*watcher]bool)}
+	return &Server{half: half, policy: p, calls: newCalls(), eurekas: newEurekas(), barriers: newBarriers(), watches: watches{opens: opens}}
 }
 
 // Heard handles a mail from the DNP half about jobs. It does not block.
@@ -97,9 +78,9 @@ func (s *Server) Changed(ids []fault.NodeID) {
 	s.barriers.fatesChanged(ids)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.watchers {
+	for _, w := range s.watches.open {
 		for _, id := range ids {
-			if len(w.nodes) == 0 || slices.Contains(w.nodes, id) {
+			if w.watches(id) {
 				w.changed[id] = true
 			}
 		}
@@ -114,25 +95,19 @@ func (s *Server) Aged() {
 	s.barriers.fatesChanged(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.watchers {
+	for _, w := range s.watches.open {
 		w.all = true
 		w.tell()
 	}
 }
 
-func (w *watcher) tell() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
 // WatchFaults implements the service.
 func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.ServerStreamingServer[lofamov1.WatchFaultsResponse]) error {
-	if _, err := s.admit(stream.Context(), lofamov1.Local_WatchFaults_FullMethodName); err != nil {
+	who, err := s.admit(stream.Context(), lofamov1.Local_WatchFaults_FullMethodName)
+	if err != nil {
 		return err
 	}
-	w, err := s.open(req.GetNodes())
+	w, err := s.open(who.uid, req.GetNodes())
 	if err != nil {
 		return err
 	}
@@ -188,79 +163,6 @@ func (s *Server) await(ctx context.Context, w *watcher) ([]fault.NodeID, error) 
 			return ids, nil
 		}
 	}
-}
-
-// open admits a watcher.
-func (s *Server) open(names []string) (*watcher, error) {
-	w := &watcher{changed: make(map[fault.NodeID]bool), wake: make(chan struct{}, 1)}
-	for _, name := range names {
-		if !servicenet.ValidID(name) {
-			return nil, status.Errorf(codes.InvalidArgument, "nodes: given %q: want ids of nodes", name)
-		}
-		w.nodes = append(w.nodes, fault.NodeID(name))
-	}
-	slices.Sort(w.nodes)
-	w.nodes = slices.Compact(w.nodes)
-	s.order.Lock()
-	defer s.order.Unlock()
-	all, err := s.add(w)
-	if err == nil {
-		s.half.Watch(all)
-	}
-	return w, err
-}
-
-// add adds a watcher, unless there are too many, and returns the nodes that all of them watch.
-func (s *Server) add(w *watcher) ([]fault.NodeID, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.watchers) >= maxWatchers {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d watchers: the maximum on one node", maxWatchers)
-	}
-	s.watchers[w] = true
-	all := s.watched()
-	if len(all) > servicenet.MaxInterest {
-		delete(s.watchers, w)
-		return nil, status.Errorf(codes.ResourceExhausted, "nodes: %d would be watched on this node: want at most %d", len(all),
-			servicenet.MaxInterest)
-	}
-	return all, nil
-}
-
-func (s *Server) close(w *watcher) {
-	s.order.Lock()
-	defer s.order.Unlock()
-	s.mu.Lock()
-	delete(s.watchers, w)
-	all := s.watched()
-	s.mu.Unlock()
-	s.half.Watch(all)
-}
-
-// rewatch updates the half's watched nodes after the barriers' nodes have changed.
-func (s *Server) rewatch() {
-	s.order.Lock()
-	defer s.order.Unlock()
-	s.mu.Lock()
-	all := s.watched()
-	s.mu.Unlock()
-	s.half.Watch(all)
-}
-
-// watched returns the nodes of all watchers and, if all of the barriers' nodes fit beside them, those too.
-func (s *Server) watched() []fault.NodeID {
-	var all []fault.NodeID
-	for w := range s.watchers {
-		all = append(all, w.nodes...)
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	more := slices.Concat(all, s.barriers.watching())
-	slices.Sort(more)
-	if more = slices.Compact(more); len(more) <= servicenet.MaxInterest {
-		return more
-	}
-	return all
 }
 
 // take empties the pending changes of a watcher, and returns whether to send everything again.

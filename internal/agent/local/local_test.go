@@ -67,17 +67,23 @@ func (h *half) Watch(ids []fault.NodeID) {
 // awaitWatched waits until so many nodes are watched.
 func (h *half) awaitWatched(t *testing.T, n int) {
 	t.Helper()
+	h.awaitWatch(t, func(ids []fault.NodeID) bool { return len(ids) == n })
+}
+
+// awaitWatch waits until the watched nodes are as wanted.
+func (h *half) awaitWatch(t *testing.T, want func(ids []fault.NodeID) bool) {
+	t.Helper()
 	for deadline := time.After(time.Minute); ; {
 		h.mu.Lock()
-		have, changed := len(h.watched), h.changed
+		have, changed := h.watched, h.changed
 		h.mu.Unlock()
-		if have == n {
+		if want(have) {
 			return
 		}
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("%d nodes are watched, want %d", have, n)
+			t.Fatalf("%d nodes are watched, among them %v", len(have), have[:min(len(have), 3)])
 		}
 	}
 }
@@ -242,7 +248,11 @@ func TestInvalidFaultWatchIsRefused(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	for i := range 64 {
+	most := 64
+	if os.Geteuid() != 0 {
+		most /= 2 // of one user
+	}
+	for i := range most {
 		opened := make(chan struct{})
 		wg.Go(func() {
 			_ = local.Watch(ctx, path, many[i:i+1], func(*lofamov1.WatchFaultsResponse) error {
@@ -252,11 +262,11 @@ func TestInvalidFaultWatchIsRefused(t *testing.T) {
 		})
 		<-opened
 	}
-	h.awaitWatched(t, 64)
+	h.awaitWatched(t, most)
 	if c := watch(); c != codes.ResourceExhausted {
-		t.Errorf("the 65th watcher: %s", c)
+		t.Errorf("one more watcher: %s", c)
 	}
-	if !slices.Contains(h.watched, "n63") {
+	if !slices.Contains(h.watched, fault.NodeID(many[most-1])) {
 		t.Errorf("watched %v", h.watched)
 	}
 	if err := local.Watch(ctx, filepath.Join(t.TempDir(), "local.sock"), nil, nil); !errors.Is(err, local.ErrNotRunning) {

@@ -13,7 +13,7 @@ import (
 func TestSpuriousWakeupSendsNothing(t *testing.T) {
 	s := New(nil, Policy{})
 	w := &watcher{nodes: []fault.NodeID{"n7"}, changed: make(map[fault.NodeID]bool), wake: make(chan struct{}, 1)}
-	s.watchers[w] = true
+	s.setWatchers([]*watcher{w})
 	s.Changed(w.nodes)
 	<-w.wake
 	s.Changed(w.nodes) // between the waking and the taking

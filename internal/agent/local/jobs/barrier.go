@@ -116,7 +116,7 @@ type Outcome struct {
 type Output struct {
 	Mail     []Mail // to the DNP half; lost if its mailbox does not take it: it is sent again
 	Outcomes []Outcome
-	Watch    []fault.NodeID // the nodes whose fates matter, in order
+	Watch    []fault.NodeID // the nodes whose fates matter, each once, the most important first
 	Rewatch  bool           // Watch has changed
 	Wake     time.Time      // Step again then at the latest; zero: no caller waits
 }
@@ -477,8 +477,12 @@ func (s *Barriers) rewatch(now time.Time) {
 		return
 	}
 	s.stale, s.runsOut = false, time.Time{}
+	watch, fits := Turns(MaxMembers, s.awaited()...)
+	s.short = !fits
 	all := make(map[fault.NodeID]bool)
-	s.short = !share(all, s.awaited())
+	for _, id := range watch {
+		all[id] = true
+	}
 	jobs := slices.SortedFunc(maps.Keys(s.jobs), func(a, b job) int {
 		return cmp.Or(s.jobs[b].until.Compare(s.jobs[a].until), cmp.Compare(a.uid, b.uid), cmp.Compare(a.name, b.name))
 	})
@@ -495,11 +499,14 @@ func (s *Barriers) rewatch(now time.Time) {
 			continue
 		}
 		for _, id := range w.members {
-			all[id] = true
+			if !all[id] {
+				all[id] = true
+				watch = append(watch, id)
+			}
 		}
 		s.runsOut = fault.Earliest(s.runsOut, w.until)
 	}
-	if watch := slices.Sorted(maps.Keys(all)); !slices.Equal(watch, s.watch) {
+	if !slices.Equal(watch, s.watch) {
 		s.watch, s.out.Rewatch = watch, true
 	}
 }
@@ -523,22 +530,4 @@ func (s *Barriers) awaited() [][]fault.NodeID {
 		out = append(out, lists[uid])
 	}
 	return out
-}
-
-// share adds the members of the lists to all, one of each list in turn, so that no user takes the room of the others.
-// It reports whether all fit.
-func share(all map[fault.NodeID]bool, lists [][]fault.NodeID) bool {
-	for i, more := 0, true; more; i++ {
-		more = false
-		for _, list := range lists {
-			if i >= len(list) {
-				continue
-			}
-			if more = true; len(all) == MaxMembers && !all[list[i]] {
-				return false
-			}
-			all[list[i]] = true
-		}
-	}
-	return true
 }

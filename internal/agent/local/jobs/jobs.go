@@ -47,6 +47,30 @@ func Room(limit, all int, uid uint32, mine int) bool {
 	return mine < limit/2 && all < limit-limit/8
 }
 
+// Turns returns at most limit nodes of the lists, each once: one of each list in turn, so that no list takes the room of the others. It
+// reports whether all fit.
+func Turns(limit int, lists ...[]fault.NodeID) (nodes []fault.NodeID, fits bool) {
+	seen := make(map[fault.NodeID]bool)
+	for i, more := 0, true; more; i++ {
+		more = false
+		for _, list := range lists {
+			if i >= len(list) {
+				continue
+			}
+			more = true
+			if seen[list[i]] {
+				continue
+			}
+			if len(nodes) == limit {
+				return nodes, false
+			}
+			seen[list[i]] = true
+			nodes = append(nodes, list[i])
+		}
+	}
+	return nodes, true
+}
+
 // Limit is a rate for each user: a bucket of Burst, refilled at Rate a second. The zero value lets nothing pass.
 type Limit struct {
 	Rate, Burst float64

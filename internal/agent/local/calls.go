@@ -84,7 +84,7 @@ func (s *Server) GRPC() *grpc.Server {
 	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxHeaderListSize(maxHeaderList), grpc.InTapHandle(s.tap), grpc.StreamInterceptor(bounded.Streams(s.receive)),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ReadBufferSize(readBuffer),
-		grpc.SharedWriteBuffer(true), grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
+		grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
 	srv.RegisterService(bounded.Service(&lofamov1.Local_ServiceDesc, s.receive), s)
 	return srv
 }

@@ -51,7 +51,7 @@ func intrude(path string) (*intruder, error) {
 		_ = i.frames.WriteSettings()
 	}
 	if _, err := i.frames.ReadFrame(); err != nil { // the server's settings
-		return nil, c.Close() //nolint:nilerr // refused
+		return nil, c.Close() // refused
 	}
 	return i, i.frames.WriteSettingsAck()
 }

@@ -158,6 +158,7 @@ func TestAStaleAnswerIsTheLastResort(t *testing.T) {
 	stale.Nodes.Nodes = []*lofamov1.Node{{Id: "a", Stale: proto.Bool(true)}}
 	fresh.Nodes.Nodes = []*lofamov1.Node{{Id: "a"}}
 	a, b := clienttest.Serve(t, dir, stale), clienttest.Serve(t, dir, fresh)
+	a.Operators.Masks, b.Operators.Masks = &lofamov1.ListMasksResponse{Stale: true}, &lofamov1.ListMasksResponse{}
 	for _, want := range []bool{false, true} {
 		c := dial(t, dir, a.Address, b.Address)
 		if r, err := c.ListNodes(bounded(t), &lofamov1.ListNodesRequest{}); err != nil || r.GetCluster().GetStale() != want {
@@ -166,6 +167,10 @@ func TestAStaleAnswerIsTheLastResort(t *testing.T) {
 		c = dial(t, dir, a.Address, b.Address)
 		if n, err := c.GetNode(bounded(t), "a"); err != nil || n.GetStale() != want {
 			t.Fatalf("node: %v, %v: want stale %t", n, err, want)
+		}
+		c = dial(t, dir, a.Address, b.Address)
+		if r, err := c.ListMasks(bounded(t)); err != nil || r.GetStale() != want {
+			t.Fatalf("masks: %v, %v: want stale %t", r, err, want)
 		}
 		b.Stop()
 	}

@@ -263,6 +263,21 @@ func TestStaleNodeHidesNothingAsUnheard(t *testing.T) {
 	}
 }
 
+// TestStaleMasksDoNotShowWaitingEnds: only the leader knows whether ends wait.
+func TestStaleMasksDoNotShowWaitingEnds(t *testing.T) {
+	r := ctltest.StartRemote(t, grouped(t))
+	r.Server.Operators.Masks = &lofamov1.ListMasksResponse{
+		Masks: []*lofamov1.LinkMask{{Node: "n0-0-0", Direction: "X+", Peer: "n1-0-0", By: "operator/ann", Reason: "flaky",
+			Since: ctltest.Ago(0)}},
+		Stale: true, StaleAge: durationpb.New(75 * time.Second),
+	}
+	got := run(t, nil, r.Flags("get", "masks")...)
+	if got.code != 0 || !strings.Contains(got.stderr, "STALE") || !strings.Contains(got.stderr, "has reached none for 1m15s") ||
+		!strings.Contains(strings.Join(strings.Fields(got.stdout), " "), "operator/ann ? flaky") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestHeldVerdictsAreShown: the map, the lists and a node show held verdicts, with the reason.
 func TestHeldVerdictsAreShown(t *testing.T) {
 	m := grouped(t)

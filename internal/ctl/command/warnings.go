@@ -16,6 +16,8 @@ func warnAnswer(a *App, answer any) {
 	case *lofamov1.Node:
 		WarnHeld(a, m.GetVerdictsHeld())
 		warnStale(a, m)
+	case *lofamov1.ListMasksResponse:
+		warnStale(a, m)
 	}
 }
 

@@ -245,7 +245,7 @@ func TestAuditFile(t *testing.T) {
 	if got := export(all[5:]); got.code != 0 || !strings.Contains(got.stderr, "7 lines; the last is 12") {
 		t.Fatalf("%+v", got)
 	}
-	if asked := r.Server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:6") {
+	if asked := r.Server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:5") {
 		t.Errorf("asked %s", asked[len(asked)-1])
 	}
 	if got := verify("--hash", lastHash(all)); got.code != 0 ||
@@ -270,6 +270,41 @@ func TestAuditFile(t *testing.T) {
 	}
 	if got := export(all[11:]); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") {
 		t.Errorf("a file that was changed is gone on with: %+v", got)
+	}
+}
+
+// TestExportRefusesAuditWithoutTheFilesLastLine: an export continues a file only if the supervisors have its last line, or the line
+// after it. After a restore from a snapshot they may have fewer lines, or others.
+func TestExportRefusesAuditWithoutTheFilesLastLine(t *testing.T) {
+	r := ctltest.Responding(t)
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	all, others := ctltest.AuditLines(t, 12), ctltest.AuditLines(t, 13)
+	for _, tc := range []struct {
+		what  string
+		lines []*lofamov1.AuditLine
+		err   error
+		code  int
+		text  string
+	}{
+		{"a new file", all[:10], nil, 0, "10 lines; the last is 10"},
+		{"no new line", all[9:10], nil, 0, "0 lines; the last is 10"},
+		{"fewer lines", nil, nil, 1, "line 10: it is the file's last line, and the supervisors have none with this number"},
+		{"fewer lines, a refusal", nil, status.Error(codes.OutOfRange, "from: given 11: want at most 9"), 1, "want at most 9"},
+		{"another line", others[9:10], nil, 1, "line 10: the file's last line has hash"},
+		{"another line and more", others[9:], nil, 1, "line 10: the file's last line has hash"},
+		{"the last line is dropped", all[10:], nil, 0, "2 lines; the last is 12"},
+	} {
+		r.Server.Responses.Lines, r.Server.Responses.Err = tc.lines, tc.err
+		before := len(r.Server.Responses.Asked)
+		if got := run(t, nil, r.Flags("audit", "export", "-f", file)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+			t.Errorf("%s: %+v: want %d with %q", tc.what, got, tc.code, tc.text)
+		}
+		if asked := r.Server.Responses.Asked[before:]; tc.err != nil && (len(asked) != 2 || !strings.Contains(asked[1], "from:11")) {
+			t.Errorf("%s: asked %v: want a second request, from the line after the last", tc.what, asked)
+		}
+	}
+	if got := run(t, nil, "audit", "verify", "-f", file, "--hash", lastHash(all)); got.code != 0 {
+		t.Errorf("the file: %+v", got)
 	}
 }
 

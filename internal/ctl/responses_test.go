@@ -14,6 +14,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
@@ -202,6 +203,43 @@ func TestWatchResponsesOutput(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		ctltest.Golden(t, tc.name, got.stdout)
+	}
+}
+
+// TestWatchResponsesAtNextSupervisor: after a supervisor failed, the next one sends all open responses again. The watch prints only those
+// that changed or ended meanwhile.
+func TestWatchResponsesAtNextSupervisor(t *testing.T) {
+	r := ctltest.Responding(t)
+	next := clienttest.Serve(t, r.Dir, r.Map)
+	said := func(id string, version uint64, state lofamov1.ResponseState) *lofamov1.Response {
+		return &lofamov1.Response{Id: id, Policy: "drain", Node: "n1-0-1", Component: "memory", State: state, Version: version}
+	}
+	const waits, done = lofamov1.ResponseState_RESPONSE_WAITING, lofamov1.ResponseState_RESPONSE_DONE
+	breaker := func() *lofamov1.ResponseBreaker {
+		return &lofamov1.ResponseBreaker{Open: true, At: ctltest.Ago(time.Minute), Detail: "many"}
+	}
+	closed := said("r1-5", 3, done)
+	closed.Closed = ctltest.Ago(time.Second)
+	r.Server.Responses.Changes = []*lofamov1.WatchResponsesResponse{{Breaker: breaker(), Responses: []*lofamov1.Response{
+		said("r1-1", 1, waits), said("r1-2", 1, waits), said("r1-3", 1, waits), said("r1-4", 1, waits), said("r1-5", 2, waits),
+	}}, {Responses: []*lofamov1.Response{closed}}}
+	r.Server.Responses.Err = status.Error(codes.Unavailable, "stopping")
+	next.Responses.Changes = []*lofamov1.WatchResponsesResponse{{Breaker: breaker(), Responses: []*lofamov1.Response{
+		said("r1-1", 1, waits), said("r1-2", 2, done), // unchanged, and changed
+	}}}
+	next.Responses.Kept = map[string]*lofamov1.Response{"r1-3": said("r1-3", 4, done), "r1-5": closed} // r1-4 is not kept
+	next.Responses.Err = status.Error(codes.PermissionDenied, "no")
+	r.Server.Address += "," + next.Address
+	got := run(t, nil, r.Flags("get", "responses", "-w")...)
+	var rows []string
+	for line := range strings.Lines(got.stdout) {
+		if f := strings.Fields(line); f[0] != "ID" {
+			rows = append(rows, f[0]+" "+f[3])
+		}
+	}
+	want := "r1-1 waiting, r1-2 waiting, r1-3 waiting, r1-4 waiting, r1-5 waiting, r1-5 done, r1-2 done, r1-3 done, r1-4 no"
+	if strings.Join(rows, ", ") != want || got.code != 1 || strings.Count(got.stderr, "BREAKER OPEN") != 1 {
+		t.Errorf("rows %v, want %s: %+v", rows, want, got)
 	}
 }
 

@@ -211,14 +211,6 @@ func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context,
 	return ask(ctx, stub)
 }
 
-// GetNode returns one node with its components, registers and evidence. node is an id or coordinates, such as "n1-0-1"
-// or "1,0,1".
-func (c *Client) GetNode(ctx context.Context, node string) (*lofamov1.Node, error) {
-	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
-		return s.GetNode(ctx, &lofamov1.GetNodeRequest{Node: node})
-	})
-}
-
 // ListEvents returns one page of committed changes, oldest first.
 func (c *Client) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {

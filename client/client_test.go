@@ -11,6 +11,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
@@ -154,15 +155,24 @@ func TestAStaleAnswerIsTheLastResort(t *testing.T) {
 	stale, fresh := clienttest.NewMap(), clienttest.NewMap()
 	stale.Nodes.Cluster = &lofamov1.ClusterInfo{Stale: true, Dims: "2x1x1"}
 	fresh.Nodes.Cluster = &lofamov1.ClusterInfo{Dims: "2x1x1"}
+	stale.Nodes.Nodes = []*lofamov1.Node{{Id: "a", Stale: proto.Bool(true)}}
+	fresh.Nodes.Nodes = []*lofamov1.Node{{Id: "a"}}
 	a, b := clienttest.Serve(t, dir, stale), clienttest.Serve(t, dir, fresh)
-	c := dial(t, dir, a.Address, b.Address)
-	if r, err := c.ListNodes(bounded(t), &lofamov1.ListNodesRequest{}); err != nil || r.GetCluster().GetStale() {
-		t.Fatalf("%v, %v", r, err)
-	}
-	b.Stop()
-	c = dial(t, dir, a.Address, b.Address)
-	if r, err := c.ListNodes(bounded(t), &lofamov1.ListNodesRequest{}); err != nil || !r.GetCluster().GetStale() {
-		t.Fatalf("%v, %v", r, err)
+	a.Operators.Masks, b.Operators.Masks = &lofamov1.ListMasksResponse{Stale: true}, &lofamov1.ListMasksResponse{}
+	for _, want := range []bool{false, true} {
+		c := dial(t, dir, a.Address, b.Address)
+		if r, err := c.ListNodes(bounded(t), &lofamov1.ListNodesRequest{}); err != nil || r.GetCluster().GetStale() != want {
+			t.Fatalf("nodes: %v, %v: want stale %t", r, err, want)
+		}
+		c = dial(t, dir, a.Address, b.Address)
+		if n, err := c.GetNode(bounded(t), "a"); err != nil || n.GetStale() != want {
+			t.Fatalf("node: %v, %v: want stale %t", n, err, want)
+		}
+		c = dial(t, dir, a.Address, b.Address)
+		if r, err := c.ListMasks(bounded(t)); err != nil || r.GetStale() != want {
+			t.Fatalf("masks: %v, %v: want stale %t", r, err, want)
+		}
+		b.Stop()
 	}
 }
 

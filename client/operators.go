@@ -122,11 +122,20 @@ func (c *Client) SetMask(ctx context.Context, req *lofamov1.SetMaskRequest) (*lo
 	})
 }
 
-// ListMasks returns the masked links.
+// ListMasks returns the masked links. It takes the answer of a replica without a leader only if no other replica has a fresh one.
 func (c *Client) ListMasks(ctx context.Context) (*lofamov1.ListMasksResponse, error) {
-	return readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
-		return lofamov1.NewReconfigureClient(conn).ListMasks(ctx, &lofamov1.ListMasksRequest{})
+	var old *lofamov1.ListMasksResponse
+	resp, err := readBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
+		r, err := lofamov1.NewReconfigureClient(conn).ListMasks(ctx, &lofamov1.ListMasksRequest{})
+		if r.GetStale() {
+			old, err = r, status.Error(codes.Unavailable, "it reaches no leader") // so that the next supervisor is asked
+		}
+		return r, err
 	})
+	if err != nil && old != nil {
+		return old, nil
+	}
+	return resp, err
 }
 
 // CloseRegions masks links until faulty regions are convex, or only finds the concave ones.

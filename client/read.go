@@ -16,15 +16,21 @@ type aged interface {
 
 // fresh is call, but takes the answer of a replica without a leader only if no other replica has a fresh one.
 func fresh[T aged](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
-	answer, stale, err := callAt(ctx, c, ask)
-	if err != nil || !answer.GetCluster().GetStale() {
+	return freshBy(ctx, c, func(answer T) bool { return answer.GetCluster().GetStale() }, ask)
+}
+
+// freshBy is fresh for any answer: isStale reports whether it comes from a replica without a leader.
+func freshBy[T any](ctx context.Context, c *Client, isStale func(T) bool,
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	answer, by, err := callAt(ctx, c, ask)
+	if err != nil || !isStale(answer) {
 		return answer, err
 	}
 	for i := range c.cfg.Targets {
-		if i == stale {
+		if i == by {
 			continue
 		}
-		if better, err := try(ctx, c, i, ask); err == nil && !better.GetCluster().GetStale() {
+		if better, err := try(ctx, c, i, ask); err == nil && !isStale(better) {
 			c.answered(i)
 			return better, nil
 		}
@@ -60,6 +66,14 @@ func (c *Client) AllNodes(ctx context.Context, req *lofamov1.ListNodesRequest, c
 			all.Nodes = append(all.Nodes, page.GetNodes()...)
 			all.Continue, all.Remaining = "", 0
 		})
+}
+
+// GetNode returns one node with its components, registers and evidence. node is an id or coordinates, such as "n1-0-1"
+// or "1,0,1".
+func (c *Client) GetNode(ctx context.Context, node string) (*lofamov1.Node, error) {
+	return freshBy(ctx, c, (*lofamov1.Node).GetStale, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
+		return s.GetNode(ctx, &lofamov1.GetNodeRequest{Node: node})
+	})
 }
 
 // ListLinks returns one page of link ends.

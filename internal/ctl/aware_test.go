@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -234,12 +235,46 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	m := grouped(t)
 	m.Nodes.Cluster.Stale, m.Nodes.Cluster.StaleAge = true, durationpb.New(75*time.Second)
 	m.Links.Cluster, m.Summary.Cluster, m.Explanation.Cluster = m.Nodes.GetCluster(), m.Nodes.GetCluster(), m.Nodes.GetCluster()
+	for _, n := range m.Nodes.GetNodes() {
+		n.Stale, n.StaleAge = proto.Bool(true), m.Nodes.GetCluster().GetStaleAge()
+	}
 	r := ctltest.StartRemote(t, m)
-	for _, args := range []string{"get nodes", "get links", "get groups", "summary", "status", "explain 0,0,0"} {
+	for _, args := range []string{"get nodes", "get node 0,0,0", "get links", "get groups", "summary", "status", "explain 0,0,0"} {
 		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") ||
 			!strings.Contains(got.stderr, "has reached none for 1m15s: the answer may be that old") {
 			t.Errorf("%s: %+v", args, got)
 		}
+	}
+}
+
+// TestStaleNodeHidesNothingAsUnheard: a node from a replica without a leader is marked, and its unknown fields are not shown as the
+// node's silence.
+func TestStaleNodeHidesNothingAsUnheard(t *testing.T) {
+	m := grouped(t)
+	m.Nodes.Nodes = []*lofamov1.Node{{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_NORMAL, Stale: proto.Bool(true)}}
+	r := ctltest.StartRemote(t, m)
+	got := run(t, nil, r.Flags("get", "node", "0,0,0")...)
+	if got.code != 0 || !strings.Contains(got.stderr, "STALE") || strings.Contains(got.stdout, "since this leader took over") ||
+		strings.Count(got.stdout, "unknown: only the leader") != 4 {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, nil, r.Flags("get", "node", "0,0,0", "-o", "json")...); got.code != 0 || !strings.Contains(got.stdout, `"stale": true`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestStaleMasksDoNotShowWaitingEnds: only the leader knows whether ends wait.
+func TestStaleMasksDoNotShowWaitingEnds(t *testing.T) {
+	r := ctltest.StartRemote(t, grouped(t))
+	r.Server.Operators.Masks = &lofamov1.ListMasksResponse{
+		Masks: []*lofamov1.LinkMask{{Node: "n0-0-0", Direction: "X+", Peer: "n1-0-0", By: "operator/ann", Reason: "flaky",
+			Since: ctltest.Ago(0)}},
+		Stale: true, StaleAge: durationpb.New(75 * time.Second),
+	}
+	got := run(t, nil, r.Flags("get", "masks")...)
+	if got.code != 0 || !strings.Contains(got.stderr, "STALE") || !strings.Contains(got.stderr, "has reached none for 1m15s") ||
+		!strings.Contains(strings.Join(strings.Fields(got.stdout), " "), "operator/ann ? flaky") {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
@@ -205,6 +206,43 @@ func TestWatchResponsesOutput(t *testing.T) {
 	}
 }
 
+// TestWatchResponsesAtNextSupervisor: after a supervisor failed, the next one sends all open responses again. The watch prints only those
+// that changed or ended meanwhile.
+func TestWatchResponsesAtNextSupervisor(t *testing.T) {
+	r := ctltest.Responding(t)
+	next := clienttest.Serve(t, r.Dir, r.Map)
+	said := func(id string, version uint64, state lofamov1.ResponseState) *lofamov1.Response {
+		return &lofamov1.Response{Id: id, Policy: "drain", Node: "n1-0-1", Component: "memory", State: state, Version: version}
+	}
+	const waits, done = lofamov1.ResponseState_RESPONSE_WAITING, lofamov1.ResponseState_RESPONSE_DONE
+	breaker := func() *lofamov1.ResponseBreaker {
+		return &lofamov1.ResponseBreaker{Open: true, At: ctltest.Ago(time.Minute), Detail: "many"}
+	}
+	closed := said("r1-5", 3, done)
+	closed.Closed = ctltest.Ago(time.Second)
+	r.Server.Responses.Changes = []*lofamov1.WatchResponsesResponse{{Breaker: breaker(), Responses: []*lofamov1.Response{
+		said("r1-1", 1, waits), said("r1-2", 1, waits), said("r1-3", 1, waits), said("r1-4", 1, waits), said("r1-5", 2, waits),
+	}}, {Responses: []*lofamov1.Response{closed}}}
+	r.Server.Responses.Err = status.Error(codes.Unavailable, "stopping")
+	next.Responses.Changes = []*lofamov1.WatchResponsesResponse{{Breaker: breaker(), Responses: []*lofamov1.Response{
+		said("r1-1", 1, waits), said("r1-2", 2, done), // unchanged, and changed
+	}}}
+	next.Responses.Kept = map[string]*lofamov1.Response{"r1-3": said("r1-3", 4, done), "r1-5": closed} // r1-4 is not kept
+	next.Responses.Err = status.Error(codes.PermissionDenied, "no")
+	r.Server.Address += "," + next.Address
+	got := run(t, nil, r.Flags("get", "responses", "-w")...)
+	var rows []string
+	for line := range strings.Lines(got.stdout) {
+		if f := strings.Fields(line); f[0] != "ID" {
+			rows = append(rows, f[0]+" "+f[3])
+		}
+	}
+	want := "r1-1 waiting, r1-2 waiting, r1-3 waiting, r1-4 waiting, r1-5 waiting, r1-5 done, r1-2 done, r1-3 done, r1-4 no"
+	if strings.Join(rows, ", ") != want || got.code != 1 || strings.Count(got.stderr, "BREAKER OPEN") != 1 {
+		t.Errorf("rows %v, want %s: %+v", rows, want, got)
+	}
+}
+
 // TestAuditFile: an export continues at the end of the file, whatever its content, and verify detects changes to the
 // file.
 func TestAuditFile(t *testing.T) {
@@ -245,7 +283,7 @@ func TestAuditFile(t *testing.T) {
 	if got := export(all[5:]); got.code != 0 || !strings.Contains(got.stderr, "7 lines; the last is 12") {
 		t.Fatalf("%+v", got)
 	}
-	if asked := r.Server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:6") {
+	if asked := r.Server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:5") {
 		t.Errorf("asked %s", asked[len(asked)-1])
 	}
 	if got := verify("--hash", lastHash(all)); got.code != 0 ||
@@ -270,6 +308,41 @@ func TestAuditFile(t *testing.T) {
 	}
 	if got := export(all[11:]); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") {
 		t.Errorf("a file that was changed is gone on with: %+v", got)
+	}
+}
+
+// TestExportRefusesAuditWithoutTheFilesLastLine: an export continues a file only if the supervisors have its last line, or the line
+// after it. After a restore from a snapshot they may have fewer lines, or others.
+func TestExportRefusesAuditWithoutTheFilesLastLine(t *testing.T) {
+	r := ctltest.Responding(t)
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	all, others := ctltest.AuditLines(t, 12), ctltest.AuditLines(t, 13)
+	for _, tc := range []struct {
+		what  string
+		lines []*lofamov1.AuditLine
+		err   error
+		code  int
+		text  string
+	}{
+		{"a new file", all[:10], nil, 0, "10 lines; the last is 10"},
+		{"no new line", all[9:10], nil, 0, "0 lines; the last is 10"},
+		{"fewer lines", nil, nil, 1, "line 10: it is the file's last line, and the supervisors have none with this number"},
+		{"fewer lines, a refusal", nil, status.Error(codes.OutOfRange, "from: given 11: want at most 9"), 1, "want at most 9"},
+		{"another line", others[9:10], nil, 1, "line 10: the file's last line has hash"},
+		{"another line and more", others[9:], nil, 1, "line 10: the file's last line has hash"},
+		{"the last line is dropped", all[10:], nil, 0, "2 lines; the last is 12"},
+	} {
+		r.Server.Responses.Lines, r.Server.Responses.Err = tc.lines, tc.err
+		before := len(r.Server.Responses.Asked)
+		if got := run(t, nil, r.Flags("audit", "export", "-f", file)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+			t.Errorf("%s: %+v: want %d with %q", tc.what, got, tc.code, tc.text)
+		}
+		if asked := r.Server.Responses.Asked[before:]; tc.err != nil && (len(asked) != 2 || !strings.Contains(asked[1], "from:11")) {
+			t.Errorf("%s: asked %v: want a second request, from the line after the last", tc.what, asked)
+		}
+	}
+	if got := run(t, nil, "audit", "verify", "-f", file, "--hash", lastHash(all)); got.code != 0 {
+		t.Errorf("the file: %+v", got)
 	}
 }
 

@@ -171,8 +171,8 @@ func TestQuorumLostAndBack(t *testing.T) {
 		return err == nil && list.GetCluster().GetStale() && len(list.GetNodes()) == 4
 	})
 	node, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
-	if err != nil || node.GetState() != lofamov1.State_SICK || node.GetAge() != nil {
-		t.Errorf("the copy says %v, %v; want SICK, of unknown age", node, err)
+	if err != nil || node.GetState() != lofamov1.State_SICK || node.GetAge() != nil || !node.GetStale() {
+		t.Errorf("the copy says %v, %v; want SICK, stale, of unknown age", node, err)
 	}
 	_, failed := watch(t, client, &lofamov1.WatchRequest{AsSeen: true})
 	wantCode(t, "as seen without a leader", <-failed, codes.Unavailable, "leader")

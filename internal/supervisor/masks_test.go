@@ -52,7 +52,7 @@ func TestOperatorsMaskIsKeptAtBothEnds(t *testing.T) {
 	}
 	waiting := func(at lofamov1.ReconfigureClient) []string { // while one mask exists
 		list, err := at.ListMasks(t.Context(), &lofamov1.ListMasksRequest{})
-		if err != nil || len(list.GetMasks()) != 1 {
+		if err != nil || list.GetStale() || len(list.GetMasks()) != 1 {
 			return []string{"no list"}
 		}
 		return list.GetMasks()[0].GetWaiting()

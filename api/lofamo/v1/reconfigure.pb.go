@@ -11,6 +11,7 @@ package lofamov1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -666,8 +667,12 @@ type ListMasksResponse struct {
 	Masks []*LinkMask            `protobuf:"bytes,1,rep,name=masks,proto3" json:"masks,omitempty"` // by place and direction
 	// Channels that single nodes mask themselves, or orders that they have not brought into force yet, as reported to the
 	// leader during its term.
-	Nodes         []*NodeMask `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Revision      uint64      `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, at which the masks are so
+	Nodes    []*NodeMask `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Revision uint64      `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, at which the masks are so
+	// The answering replica reaches no leader: the masks may have changed, waiting is empty although ends may wait, and nodes is empty.
+	Stale bool `protobuf:"varint,4,opt,name=stale,proto3" json:"stale,omitempty"`
+	// With stale: time since this replica last had a quorum. Absent: never since it started.
+	StaleAge      *durationpb.Duration `protobuf:"bytes,5,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -721,6 +726,20 @@ func (x *ListMasksResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ListMasksResponse) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+func (x *ListMasksResponse) GetStaleAge() *durationpb.Duration {
+	if x != nil {
+		return x.StaleAge
+	}
+	return nil
 }
 
 // NodeMask is a node's own report about its channel mask.
@@ -1019,7 +1038,7 @@ var File_lofamo_v1_reconfigure_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_reconfigure_proto_rawDesc = "" +
 	"\n" +
-	"\x1blofamo/v1/reconfigure.proto\x12\tlofamo.v1\x1a lofamo/v1/fault_supervisor.proto\x1a\x15lofamo/v1/types.proto\"t\n" +
+	"\x1blofamo/v1/reconfigure.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a lofamo/v1/fault_supervisor.proto\x1a\x15lofamo/v1/types.proto\"t\n" +
 	"\x10JoinNodesRequest\x12-\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x18\n" +
@@ -1059,11 +1078,13 @@ const file_lofamo_v1_reconfigure_proto_rawDesc = "" +
 	"\x0fSetMaskResponse\x12)\n" +
 	"\x05masks\x18\x01 \x03(\v2\x13.lofamo.v1.LinkMaskR\x05masks\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"\x12\n" +
-	"\x10ListMasksRequest\"\x85\x01\n" +
+	"\x10ListMasksRequest\"\xd3\x01\n" +
 	"\x11ListMasksResponse\x12)\n" +
 	"\x05masks\x18\x01 \x03(\v2\x13.lofamo.v1.LinkMaskR\x05masks\x12)\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x13.lofamo.v1.NodeMaskR\x05nodes\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\x91\x01\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x14\n" +
+	"\x05stale\x18\x04 \x01(\bR\x05stale\x126\n" +
+	"\tstale_age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\bstaleAge\"\x91\x01\n" +
 	"\bNodeMask\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x10\n" +
@@ -1127,6 +1148,7 @@ var file_lofamo_v1_reconfigure_proto_goTypes = []any{
 	(*FaultyRegion)(nil),         // 15: lofamo.v1.FaultyRegion
 	(*TopologyNode)(nil),         // 16: lofamo.v1.TopologyNode
 	(*LinkMask)(nil),             // 17: lofamo.v1.LinkMask
+	(*durationpb.Duration)(nil),  // 18: google.protobuf.Duration
 }
 var file_lofamo_v1_reconfigure_proto_depIdxs = []int32{
 	16, // 0: lofamo.v1.JoinNodesRequest.nodes:type_name -> lofamo.v1.TopologyNode
@@ -1138,26 +1160,27 @@ var file_lofamo_v1_reconfigure_proto_depIdxs = []int32{
 	17, // 6: lofamo.v1.SetMaskResponse.masks:type_name -> lofamo.v1.LinkMask
 	17, // 7: lofamo.v1.ListMasksResponse.masks:type_name -> lofamo.v1.LinkMask
 	12, // 8: lofamo.v1.ListMasksResponse.nodes:type_name -> lofamo.v1.NodeMask
-	15, // 9: lofamo.v1.CloseRegionsResponse.regions:type_name -> lofamo.v1.FaultyRegion
-	17, // 10: lofamo.v1.CloseRegionsResponse.masks:type_name -> lofamo.v1.LinkMask
-	7,  // 11: lofamo.v1.FaultyRegion.links:type_name -> lofamo.v1.LinkName
-	8,  // 12: lofamo.v1.Reconfigure.SetMask:input_type -> lofamo.v1.SetMaskRequest
-	10, // 13: lofamo.v1.Reconfigure.ListMasks:input_type -> lofamo.v1.ListMasksRequest
-	13, // 14: lofamo.v1.Reconfigure.CloseRegions:input_type -> lofamo.v1.CloseRegionsRequest
-	0,  // 15: lofamo.v1.Reconfigure.JoinNodes:input_type -> lofamo.v1.JoinNodesRequest
-	2,  // 16: lofamo.v1.Reconfigure.LeaveNodes:input_type -> lofamo.v1.LeaveNodesRequest
-	5,  // 17: lofamo.v1.Reconfigure.MoveNodes:input_type -> lofamo.v1.MoveNodesRequest
-	9,  // 18: lofamo.v1.Reconfigure.SetMask:output_type -> lofamo.v1.SetMaskResponse
-	11, // 19: lofamo.v1.Reconfigure.ListMasks:output_type -> lofamo.v1.ListMasksResponse
-	14, // 20: lofamo.v1.Reconfigure.CloseRegions:output_type -> lofamo.v1.CloseRegionsResponse
-	1,  // 21: lofamo.v1.Reconfigure.JoinNodes:output_type -> lofamo.v1.JoinNodesResponse
-	3,  // 22: lofamo.v1.Reconfigure.LeaveNodes:output_type -> lofamo.v1.LeaveNodesResponse
-	6,  // 23: lofamo.v1.Reconfigure.MoveNodes:output_type -> lofamo.v1.MoveNodesResponse
-	18, // [18:24] is the sub-list for method output_type
-	12, // [12:18] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	18, // 9: lofamo.v1.ListMasksResponse.stale_age:type_name -> google.protobuf.Duration
+	15, // 10: lofamo.v1.CloseRegionsResponse.regions:type_name -> lofamo.v1.FaultyRegion
+	17, // 11: lofamo.v1.CloseRegionsResponse.masks:type_name -> lofamo.v1.LinkMask
+	7,  // 12: lofamo.v1.FaultyRegion.links:type_name -> lofamo.v1.LinkName
+	8,  // 13: lofamo.v1.Reconfigure.SetMask:input_type -> lofamo.v1.SetMaskRequest
+	10, // 14: lofamo.v1.Reconfigure.ListMasks:input_type -> lofamo.v1.ListMasksRequest
+	13, // 15: lofamo.v1.Reconfigure.CloseRegions:input_type -> lofamo.v1.CloseRegionsRequest
+	0,  // 16: lofamo.v1.Reconfigure.JoinNodes:input_type -> lofamo.v1.JoinNodesRequest
+	2,  // 17: lofamo.v1.Reconfigure.LeaveNodes:input_type -> lofamo.v1.LeaveNodesRequest
+	5,  // 18: lofamo.v1.Reconfigure.MoveNodes:input_type -> lofamo.v1.MoveNodesRequest
+	9,  // 19: lofamo.v1.Reconfigure.SetMask:output_type -> lofamo.v1.SetMaskResponse
+	11, // 20: lofamo.v1.Reconfigure.ListMasks:output_type -> lofamo.v1.ListMasksResponse
+	14, // 21: lofamo.v1.Reconfigure.CloseRegions:output_type -> lofamo.v1.CloseRegionsResponse
+	1,  // 22: lofamo.v1.Reconfigure.JoinNodes:output_type -> lofamo.v1.JoinNodesResponse
+	3,  // 23: lofamo.v1.Reconfigure.LeaveNodes:output_type -> lofamo.v1.LeaveNodesResponse
+	6,  // 24: lofamo.v1.Reconfigure.MoveNodes:output_type -> lofamo.v1.MoveNodesResponse
+	19, // [19:25] is the sub-list for method output_type
+	13, // [13:19] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_reconfigure_proto_init() }

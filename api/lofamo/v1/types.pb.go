@@ -880,7 +880,7 @@ type Node struct {
 	// power, voltage, also where the node has no such part (UNKNOWN then), and the links X+ X- Y+ Y- Z+ Z- that
 	// the torus gives it.
 	Components []*Component `protobuf:"bytes,5,rep,name=components,proto3" json:"components,omitempty"`
-	// Registers as the node last sent them; absent when none were received since this leader took over.
+	// Registers as the node last sent them; absent when none were received since this leader took over, and with stale.
 	Registers *Registers `protobuf:"bytes,6,opt,name=registers,proto3" json:"registers,omitempty"`
 	// A verdict with fewer live witnesses than the quorum: no destructive response may rest on it.
 	SingleWitness bool `protobuf:"varint,7,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"`
@@ -945,7 +945,12 @@ type Node struct {
 	Controller *ManagementController `protobuf:"bytes,40,opt,name=controller,proto3" json:"controller,omitempty"`
 	// In the store only, for a node that is back from a stop, a death or a restart. Until this time, neither a silence that began before the
 	// return nor a failed handshake blames the node's links. Absent: the usual rules apply to its links.
-	LinksSettle   *timestamppb.Timestamp `protobuf:"bytes,41,opt,name=links_settle,json=linksSettle,proto3" json:"links_settle,omitempty"`
+	LinksSettle *timestamppb.Timestamp `protobuf:"bytes,41,opt,name=links_settle,json=linksSettle,proto3" json:"links_settle,omitempty"`
+	// The answering replica has no leader: the node may have changed, and its age, registers and delivery status are unknown. Present only
+	// in the answers of GetNode; ClusterInfo says it for lists.
+	Stale *bool `protobuf:"varint,42,opt,name=stale,proto3,oneof" json:"stale,omitempty"`
+	// With stale: time since this replica last had a quorum. Absent: never since it started.
+	StaleAge      *durationpb.Duration `protobuf:"bytes,43,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1249,6 +1254,20 @@ func (x *Node) GetController() *ManagementController {
 func (x *Node) GetLinksSettle() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LinksSettle
+	}
+	return nil
+}
+
+func (x *Node) GetStale() bool {
+	if x != nil && x.Stale != nil {
+		return *x.Stale
+	}
+	return false
+}
+
+func (x *Node) GetStaleAge() *durationpb.Duration {
+	if x != nil {
+		return x.StaleAge
 	}
 	return nil
 }
@@ -4129,7 +4148,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\r\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\x0e\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -4181,10 +4200,13 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"controller\x18( \x01(\v2\x1f.lofamo.v1.ManagementControllerR\n" +
 	"controller\x12=\n" +
-	"\flinks_settle\x18) \x01(\v2\x1a.google.protobuf.TimestampR\vlinksSettle\x1a9\n" +
+	"\flinks_settle\x18) \x01(\v2\x1a.google.protobuf.TimestampR\vlinksSettle\x12\x19\n" +
+	"\x05stale\x18* \x01(\bH\x00R\x05stale\x88\x01\x01\x126\n" +
+	"\tstale_age\x18+ \x01(\v2\x19.google.protobuf.DurationR\bstaleAge\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
+	"\x06_stale\"L\n" +
 	"\rKernelVerdict\x12)\n" +
 	"\x04dead\x18\x01 \x01(\x0e2\x15.lofamo.v1.KernelDeadR\x04dead\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"\xd7\x02\n" +
@@ -4672,78 +4694,79 @@ var file_lofamo_v1_types_proto_depIdxs = []int32{
 	15, // 21: lofamo.v1.Node.dnp_kernel:type_name -> lofamo.v1.KernelVerdict
 	16, // 22: lofamo.v1.Node.controller:type_name -> lofamo.v1.ManagementController
 	44, // 23: lofamo.v1.Node.links_settle:type_name -> google.protobuf.Timestamp
-	4,  // 24: lofamo.v1.KernelVerdict.dead:type_name -> lofamo.v1.KernelDead
-	5,  // 25: lofamo.v1.ManagementController.finding:type_name -> lofamo.v1.ControllerFinding
-	6,  // 26: lofamo.v1.ManagementController.health:type_name -> lofamo.v1.ControllerHealth
-	45, // 27: lofamo.v1.ManagementController.age:type_name -> google.protobuf.Duration
-	45, // 28: lofamo.v1.ManagementController.since:type_name -> google.protobuf.Duration
-	0,  // 29: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
-	44, // 30: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
-	44, // 31: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
-	44, // 32: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
-	44, // 33: lofamo.v1.Restarting.other_until:type_name -> google.protobuf.Timestamp
-	44, // 34: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
-	44, // 35: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
-	44, // 36: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	44, // 37: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	45, // 38: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	44, // 39: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	7,  // 40: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 41: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 42: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	44, // 43: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	8,  // 44: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	26, // 45: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	30, // 46: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	34, // 47: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	29, // 48: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
-	31, // 49: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
-	32, // 50: lofamo.v1.HalfHealth.last_words:type_name -> lofamo.v1.LastWords
-	28, // 51: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
-	44, // 52: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
-	9,  // 53: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	10, // 54: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	11, // 55: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
-	44, // 56: lofamo.v1.LastBoot.heard:type_name -> google.protobuf.Timestamp
-	11, // 57: lofamo.v1.LastWords.end:type_name -> lofamo.v1.BootEnd
-	44, // 58: lofamo.v1.LastWords.time:type_name -> google.protobuf.Timestamp
-	33, // 59: lofamo.v1.LastWords.witnesses:type_name -> lofamo.v1.WordsWitness
-	12, // 60: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 61: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	44, // 62: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	36, // 63: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 64: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 65: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	45, // 66: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 67: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	45, // 68: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 69: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 70: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	44, // 71: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	36, // 72: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	39, // 73: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	44, // 74: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 75: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 76: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 77: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 78: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	45, // 79: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	44, // 80: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	13, // 81: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	24, // 82: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	23, // 83: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	22, // 84: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	43, // 85: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	30, // 86: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	39, // 87: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 88: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 89: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	45, // 90: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	91, // [91:91] is the sub-list for method output_type
-	91, // [91:91] is the sub-list for method input_type
-	91, // [91:91] is the sub-list for extension type_name
-	91, // [91:91] is the sub-list for extension extendee
-	0,  // [0:91] is the sub-list for field type_name
+	45, // 24: lofamo.v1.Node.stale_age:type_name -> google.protobuf.Duration
+	4,  // 25: lofamo.v1.KernelVerdict.dead:type_name -> lofamo.v1.KernelDead
+	5,  // 26: lofamo.v1.ManagementController.finding:type_name -> lofamo.v1.ControllerFinding
+	6,  // 27: lofamo.v1.ManagementController.health:type_name -> lofamo.v1.ControllerHealth
+	45, // 28: lofamo.v1.ManagementController.age:type_name -> google.protobuf.Duration
+	45, // 29: lofamo.v1.ManagementController.since:type_name -> google.protobuf.Duration
+	0,  // 30: lofamo.v1.FaultEvidence.state:type_name -> lofamo.v1.State
+	44, // 31: lofamo.v1.FaultEvidence.at:type_name -> google.protobuf.Timestamp
+	44, // 32: lofamo.v1.FaultEvidence.life:type_name -> google.protobuf.Timestamp
+	44, // 33: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	44, // 34: lofamo.v1.Restarting.other_until:type_name -> google.protobuf.Timestamp
+	44, // 35: lofamo.v1.Stopped.since:type_name -> google.protobuf.Timestamp
+	44, // 36: lofamo.v1.Stopped.until:type_name -> google.protobuf.Timestamp
+	44, // 37: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	44, // 38: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	45, // 39: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	44, // 40: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	7,  // 41: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 42: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 43: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	44, // 44: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	8,  // 45: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	26, // 46: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	30, // 47: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	34, // 48: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	29, // 49: lofamo.v1.HalfHealth.processor:type_name -> lofamo.v1.ProcessorTime
+	31, // 50: lofamo.v1.HalfHealth.last_boot:type_name -> lofamo.v1.LastBoot
+	32, // 51: lofamo.v1.HalfHealth.last_words:type_name -> lofamo.v1.LastWords
+	28, // 52: lofamo.v1.HalfHealth.hardware_watchdog:type_name -> lofamo.v1.HardwareWatchdog
+	44, // 53: lofamo.v1.HardwareWatchdog.since:type_name -> google.protobuf.Timestamp
+	9,  // 54: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	10, // 55: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	11, // 56: lofamo.v1.LastBoot.end:type_name -> lofamo.v1.BootEnd
+	44, // 57: lofamo.v1.LastBoot.heard:type_name -> google.protobuf.Timestamp
+	11, // 58: lofamo.v1.LastWords.end:type_name -> lofamo.v1.BootEnd
+	44, // 59: lofamo.v1.LastWords.time:type_name -> google.protobuf.Timestamp
+	33, // 60: lofamo.v1.LastWords.witnesses:type_name -> lofamo.v1.WordsWitness
+	12, // 61: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 62: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	44, // 63: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	36, // 64: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 65: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 66: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	45, // 67: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 68: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	45, // 69: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 70: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 71: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	44, // 72: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	36, // 73: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	39, // 74: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	44, // 75: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 76: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 77: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 78: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 79: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	45, // 80: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	44, // 81: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	13, // 82: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	24, // 83: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	23, // 84: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	22, // 85: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	43, // 86: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	30, // 87: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	39, // 88: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 89: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 90: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	45, // 91: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	92, // [92:92] is the sub-list for method output_type
+	92, // [92:92] is the sub-list for method input_type
+	92, // [92:92] is the sub-list for extension type_name
+	92, // [92:92] is the sub-list for extension extendee
+	0,  // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -4751,6 +4774,7 @@ func file_lofamo_v1_types_proto_init() {
 	if File_lofamo_v1_types_proto != nil {
 		return
 	}
+	file_lofamo_v1_types_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

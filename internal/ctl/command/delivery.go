@@ -102,6 +102,10 @@ func ways(d *lofamov1.DeliveryStatus) string {
 // printDelivery prints how a node's reports fare, by its newest digest.
 func printDelivery(a *App, n *lofamov1.Node) error {
 	d := n.GetDelivery()
+	if d == nil && n.GetStale() {
+		a.Printf("\nDelivery: unknown: only the leader knows how the node's reports fare\n")
+		return nil
+	}
 	if d == nil {
 		a.Printf("\nDelivery: the node has not said how its reports fare since this leader took over\n")
 		return nil

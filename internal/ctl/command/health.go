@@ -98,6 +98,10 @@ func micros(us uint32) string {
 // printHealth prints the recoveries and self-tests of a node's halves, from the newest digest that has them.
 func printHealth(a *App, n *lofamov1.Node) error {
 	all := halves(n)
+	if len(all) == 0 && n.GetStale() {
+		a.Printf("\nRecoveries and self-tests: unknown: only the leader knows them\n")
+		return nil
+	}
 	if len(all) == 0 {
 		a.Printf("\nRecoveries and self-tests: the node has not said anything of them since this leader took over\n")
 		return nil

@@ -254,7 +254,10 @@ func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
 	}
 	head := append([][]string{{"Node", n.GetId() + where}, {"State", state}}, nodeNotes(a, n)...)
 	heard := "nothing since this leader took over"
-	if n.GetAge() != nil {
+	switch {
+	case n.GetStale():
+		heard = "unknown: only the leader knows it"
+	case n.GetAge() != nil:
 		heard = "last sign of life " + ProtoDuration(n.GetAge()) + " ago"
 	}
 	head = append(head, []string{"Heard", heard},
@@ -437,7 +440,12 @@ func NodeRegisters(r *lofamov1.Registers) []watchdog.Word {
 }
 
 func printRegisters(a *App, n *lofamov1.Node) {
-	if n.GetRegisters() == nil {
+	switch {
+	case n.GetRegisters() != nil:
+	case n.GetStale():
+		a.Printf("\nRegisters: unknown: only the leader has them\n")
+		return
+	default:
 		a.Printf("\nRegisters: none received since this leader took over\n")
 		return
 	}

@@ -83,9 +83,7 @@ func Query[M proto.Message](a *App, cmd *cobra.Command, what string, o *OutputFl
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, Plain(err))
 		}
-		if m, ok := any(answer).(interface{ GetCluster() *lofamov1.ClusterInfo }); ok {
-			WarnCluster(a, m.GetCluster())
-		}
+		warnAnswer(a, answer)
 		if o.Watch {
 			return follow(a, ctx, s, what, o, answer, ask, text)
 		}

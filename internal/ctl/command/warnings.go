@@ -3,8 +3,23 @@ package command
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
+
+// warnAnswer warns about an answer by its cluster information, or by the fields of the same names that it has itself.
+func warnAnswer(a *App, answer any) {
+	switch m := answer.(type) {
+	case interface{ GetCluster() *lofamov1.ClusterInfo }:
+		WarnCluster(a, m.GetCluster())
+	case *lofamov1.Node:
+		WarnHeld(a, m.GetVerdictsHeld())
+		warnStale(a, m)
+	case *lofamov1.ListMasksResponse:
+		warnStale(a, m)
+	}
+}
 
 // WarnCluster warns about an incomplete answer: a stale one, with its age, and regions that are cut off.
 func WarnCluster(a *App, c *lofamov1.ClusterInfo) {
@@ -20,11 +35,19 @@ func WarnCluster(a *App, c *lofamov1.ClusterInfo) {
 			Printable(r.GetName()), since, areNodes(int(r.GetNodes())))
 	}
 	WarnHeld(a, c.GetVerdictsHeld())
-	if !c.GetStale() {
+	warnStale(a, c)
+}
+
+// warnStale warns that an answer may be old.
+func warnStale(a *App, m interface {
+	GetStale() bool
+	GetStaleAge() *durationpb.Duration
+}) {
+	if !m.GetStale() {
 		return
 	}
 	age := "and has reached none since it started"
-	if d := c.GetStaleAge(); d != nil {
+	if d := m.GetStaleAge(); d != nil {
 		age = "and has reached none for " + ProtoDuration(d)
 	}
 	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: the answer may be that old\n", age)

@@ -188,7 +188,7 @@ func getMasksCommand(a *command.App) *cobra.Command {
 		Aliases: []string{"mask"},
 		Short:   "Links that carry no messages, with the reason and the state of the mask",
 		Long: `Prints the links that the supervisors mask, and those that nodes have masked themselves. WAITING names the ends that
-have not confirmed the mask yet.`,
+have not confirmed the mask yet; it is ? if no supervisor that answers reaches a leader.`,
 		Args: command.Exactly(),
 	}
 	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
@@ -210,9 +210,13 @@ have not confirmed the mask yet.`,
 func maskRows(a *command.App, resp *lofamov1.ListMasksResponse) [][]string {
 	rows := [][]string{{"NODE", "LINK", "PEER", "SINCE", "BY", "WAITING", "REASON"}}
 	for _, m := range resp.GetMasks() {
+		waiting := command.Dash(strings.Join(m.GetWaiting(), ","))
+		if resp.GetStale() {
+			waiting = "?"
+		}
 		rows = append(rows, []string{
-			m.GetNode(), m.GetDirection(), m.GetPeer(), command.Minute(a,
-				m.GetSince().AsTime()), m.GetBy(), command.Dash(strings.Join(m.GetWaiting(), ",")), command.Printable(m.GetReason()),
+			m.GetNode(), m.GetDirection(), m.GetPeer(), command.Minute(a, m.GetSince().AsTime()), m.GetBy(), waiting,
+			command.Printable(m.GetReason()),
 		})
 	}
 	for _, n := range resp.GetNodes() {

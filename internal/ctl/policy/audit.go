@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
@@ -112,8 +114,9 @@ func auditExportCommand(a *command.App) *cobra.Command {
 		Short: "Check the audit and write it to a file, one JSON object a line",
 		Long: `Writes the lines of the audit, one JSON object a line, oldest first, and checks each line's hash and that it follows
 the line before. It appends to an existing file if the last line of the file agrees with the audit. So the same
-command, run every day, keeps the whole audit even when the supervisors drop old lines. If you store the last hash
-elsewhere, you can prove later that nothing was changed.`,
+command, run every day, keeps the whole audit even when the supervisors drop old lines. It fails if the supervisors
+have another line with that number, or none: after a restore from a snapshot, export to a new file. If you store the
+last hash elsewhere, you can prove later that nothing was changed.`,
 		Example: "  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit export --from 1200 > tail.jsonl\n" +
 			"  lofamoctl audit export -f audit.jsonl --follow",
 		Args: command.Exactly(),
@@ -134,23 +137,10 @@ elsewhere, you can prove later that nothing was changed.`,
 			}
 			defer func() { _ = f.Close() }()
 			out = f
-			if seq, _ := c.Last(); seq > 0 {
-				req.From = seq + 1
-			}
 		}
 		before := c.Lines()
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			err := s.ExportAudit(ctx, req, func(lines []*lofamov1.AuditLine) error {
-				for _, l := range lines {
-					if err := c.Check([]byte(l.GetLine())); err != nil {
-						return err
-					}
-					if _, err := fmt.Fprintln(out, l.GetLine()); err != nil {
-						return fmt.Errorf("write the audit: %w", err)
-					}
-				}
-				return nil
-			})
+			err := exportAudit(ctx, s, req, &c, out)
 			if err != nil && (ctx.Err() == nil || !req.GetFollow()) {
 				return fmt.Errorf("audit export: %w", command.Plain(err))
 			}
@@ -160,6 +150,50 @@ elsewhere, you can prove later that nothing was changed.`,
 		})
 	}
 	return cmd
+}
+
+// exportAudit writes lines of the audit. If the checker has read lines of a file, it continues after them, and fails unless the audit
+// agrees with the last one.
+func exportAudit(ctx context.Context, s command.Session, req *lofamov1.ExportAuditRequest, c *response.AuditChecker, out io.Writer) error {
+	last, hash := c.Last()
+	agrees := last == 0
+	each := func(lines []*lofamov1.AuditLine) error {
+		for _, l := range lines {
+			if !agrees && l.GetSeq() == last {
+				var theirs response.AuditChecker
+				if err := theirs.Check([]byte(l.GetLine())); err != nil {
+					return err
+				}
+				if _, got := theirs.Last(); got != hash {
+					return fmt.Errorf("line %d: the file's last line has hash %.16s, but the supervisors' line has %.16s: export to a new file", last,
+						hash, got)
+				}
+				agrees = true
+				continue
+			}
+			if err := c.Check([]byte(l.GetLine())); err != nil {
+				return err
+			}
+			agrees = true // the line has the hash of the line before
+			if _, err := fmt.Fprintln(out, l.GetLine()); err != nil {
+				return fmt.Errorf("write the audit: %w", err)
+			}
+		}
+		return nil
+	}
+	if last > 0 {
+		req.From = last
+	}
+	err := s.ExportAudit(ctx, req, each)
+	if !agrees && status.Code(err) == codes.OutOfRange { // the supervisors may have dropped this line, but not the next one
+		req.From = last + 1
+		err = s.ExportAudit(ctx, req, each)
+	}
+	if err == nil && !agrees {
+		return fmt.Errorf("line %d: it is the file's last line, and the supervisors have none with this number: if their store was restored "+
+			"from a snapshot, export to a new file", last)
+	}
+	return err
 }
 
 // openAudit opens a file of lines to append to, and checks its content. It removes an incomplete last line.

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
@@ -79,7 +83,11 @@ expired (denied, not approved in time, or the fault ended first).`,
 // watchResponses prints a table, then a line for every change; for machines an API message a line.
 func watchResponses(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListResponsesRequest, f command.Format) error {
 	between := command.Documents{Format: f}
-	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse, _ bool) error {
+	w := responseWatch{get: s.GetResponse, all: req.GetAll()}
+	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse, first bool) error {
+		if r = w.next(ctx, r, first); r == nil {
+			return nil
+		}
 		if f.Structured() {
 			between.Next(a)
 		}
@@ -111,6 +119,69 @@ func watchResponses(a *command.App, ctx context.Context, s command.Session, req 
 		return nil
 	}
 	return fmt.Errorf("get responses: %w", command.Plain(err))
+}
+
+// responseWatch remembers the printed responses, so that a watch that continues at another supervisor prints only changes.
+type responseWatch struct {
+	get     func(context.Context, string) (*lofamov1.Response, error)
+	all     bool              // the watch includes closed responses
+	printed map[string]uint64 // version by id, of responses that may change; nil before the first message
+	breaker *lofamov1.ResponseBreaker
+}
+
+// next returns the part of a message that is still to print; nil: none. first marks a supervisor's first message: a response that is
+// missing there ended while no supervisor was watched.
+func (w *responseWatch) next(ctx context.Context, r *lofamov1.WatchResponsesResponse, first bool) *lofamov1.WatchResponsesResponse {
+	again := first && w.printed != nil
+	if w.printed == nil {
+		w.printed = make(map[string]uint64)
+	}
+	if again {
+		if proto.Equal(r.GetBreaker(), w.breaker) {
+			r.Breaker = nil
+		}
+		w.addEnded(ctx, r)
+		r.Responses = slices.DeleteFunc(r.GetResponses(), func(x *lofamov1.Response) bool {
+			version, known := w.printed[x.GetId()]
+			return known && version == x.GetVersion()
+		})
+	}
+	for _, x := range r.GetResponses() {
+		if w.printed[x.GetId()] = x.GetVersion(); x.GetClosed() != nil && !w.all {
+			delete(w.printed, x.GetId())
+		}
+	}
+	for _, id := range r.GetGone() {
+		delete(w.printed, id)
+	}
+	if r.GetBreaker() != nil {
+		w.breaker = r.GetBreaker()
+	}
+	if again && r.GetBreaker() == nil && len(r.GetResponses())+len(r.GetGone()) == 0 {
+		return nil
+	}
+	return r
+}
+
+// addEnded adds the last state of the printed responses that a supervisor's first message lacks, or says that they are gone. It keeps
+// those that no supervisor answers for, until the next first message.
+func (w *responseWatch) addEnded(ctx context.Context, r *lofamov1.WatchResponsesResponse) {
+	there := make(map[string]bool)
+	for _, x := range r.GetResponses() {
+		there[x.GetId()] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.printed)) {
+		if there[id] {
+			continue
+		}
+		x, err := w.get(ctx, id)
+		switch {
+		case err == nil:
+			r.Responses = append(r.Responses, x)
+		case status.Code(err) == codes.NotFound:
+			r.Gone = append(r.Gone, id)
+		}
+	}
 }
 
 // GetResponseCommand returns `lofamoctl get response`.

@@ -250,10 +250,15 @@ func (s *Server) held() string {
 
 // markStale marks an answer as stale, with its age (-1: unknown).
 func markStale(info *lofamov1.ClusterInfo, age time.Duration) {
-	info.Stale = true
-	if age >= 0 {
-		info.StaleAge = durationpb.New(age)
+	info.Stale, info.StaleAge = true, knownAge(age)
+}
+
+// knownAge returns the API's form of the age of a stale answer; nil for -1, unknown.
+func knownAge(age time.Duration) *durationpb.Duration {
+	if age < 0 {
+		return nil
 	}
+	return durationpb.New(age)
 }
 
 // quorumAge returns the time since this replica last reached a quorum; -1: never.

@@ -321,6 +321,24 @@ func TestHistoryWithoutQuorum(t *testing.T) {
 	}
 }
 
+// TestNodeWithoutLeaderIsStale: the answer about one node says that it is stale, and for how long, if the replica has no leader.
+func TestNodeWithoutLeaderIsStale(t *testing.T) {
+	h := &harness{}
+	h.connect(t, Config{
+		Info: &lofamov1.ClusterInfo{}, Names: newLeads(grid.Dims{X: 2, Y: 1, Z: 1}).names, Engine: follower{}, Directory: alone{},
+		Copy: noQuorum{memstore.New(keepEvents)}, Metrics: metrics.New(prometheus.NewRegistry()),
+		QuorumAge: func() time.Duration { return 3 * time.Second },
+	})
+	n, err := h.client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "0,0,0"})
+	if err != nil || !n.GetStale() || n.GetStaleAge().AsDuration() != 3*time.Second {
+		t.Errorf("%v, %v: want a stale node, 3 s old", n, err)
+	}
+	list, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil || list.GetNodes()[0].Stale != nil || list.GetNodes()[0].GetStaleAge() != nil {
+		t.Errorf("%v, %v: want the mark only once, in the cluster information", list, err)
+	}
+}
+
 func TestRolesOfEachMethod(t *testing.T) {
 	for method, want := range map[string]int{
 		lofamov1.FaultSupervisor_Watch_FullMethodName: 4, lofamov1.Replica_Forward_FullMethodName: 1,

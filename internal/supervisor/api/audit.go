@@ -49,6 +49,28 @@ func (r *Responses) newestLine(ctx context.Context) (uint64, error) {
 	return 0, status.Error(codes.Unavailable, err.Error())
 }
 
+// newestFor is newestLine for an export from a line on. It refuses a line beyond the next one: a store that was restored from a snapshot
+// has fewer lines than an earlier export. A replica may lag behind, so it first confirms with a quorum that it has all lines.
+func (r *Responses) newestFor(ctx context.Context, from uint64) (uint64, error) {
+	newest, err := r.newestLine(ctx)
+	if err != nil || from <= newest {
+		return newest, err
+	}
+	asked, cancel := context.WithTimeout(ctx, proxyTime)
+	defer cancel()
+	_, unconfirmed := r.s.cfg.Copy.Revision(asked)
+	newest, err = r.newestLine(ctx)
+	switch {
+	case err != nil || from <= newest+1:
+		return newest, err
+	case unconfirmed != nil:
+		return 0, status.Errorf(codes.Unavailable, "from: given %d: line %d is the newest of this replica, which reaches no quorum: %v", from,
+			newest, unconfirmed)
+	}
+	return 0, expired(fmt.Sprintf("from: given %d: want at most %d, the line after the newest", from, newest+1),
+		"if the store was restored from a snapshot, export to a new file")
+}
+
 // ListAudit implements the service.
 func (r *Responses) ListAudit(ctx context.Context, req *lofamov1.ListAuditRequest) (*lofamov1.ListAuditResponse, error) {
 	if err := r.ready(); err != nil {
@@ -89,7 +111,7 @@ func (r *Responses) ExportAudit(req *lofamov1.ExportAuditRequest, stream grpc.Se
 		return err
 	}
 	ctx := stream.Context()
-	newest, err := r.newestLine(ctx)
+	newest, err := r.newestFor(ctx, req.GetFrom())
 	if err != nil {
 		return err
 	}

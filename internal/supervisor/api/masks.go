@@ -299,21 +299,25 @@ func (s *Server) ListMasks(ctx context.Context, req *lofamov1.ListMasksRequest) 
 		if _, err := s.cfg.Engine.Map(ctx); err != nil {
 			return nil, err
 		}
-		return s.listMasks(), nil
+		return s.listMasks(true), nil
 	}, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
 		return lofamov1.NewReconfigureClient(conn).ListMasks(ctx, req)
 	})
 	if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
-		return s.listMasks(), nil
+		return s.listMasks(false), nil
 	}
 	return resp, err
 }
 
-func (s *Server) listMasks() *lofamov1.ListMasksResponse {
+// listMasks returns the masks as this replica knows them. Only the leader knows which ends have confirmed them.
+func (s *Server) listMasks(leads bool) *lofamov1.ListMasksResponse {
 	all, revision, _ := s.cfg.Masks.All()
 	resp := &lofamov1.ListMasksResponse{Revision: revision}
+	if !leads {
+		resp.Stale, resp.StaleAge = true, knownAge(s.quorumAge())
+	}
 	said := make(map[string]*lofamov1.MaskStatus)
-	if s.cfg.MasksSaid != nil {
+	if s.cfg.MasksSaid != nil && leads {
 		for _, st := range s.cfg.MasksSaid() {
 			said[st.GetNode()] = st
 			resp.Nodes = append(resp.Nodes, &lofamov1.NodeMask{
@@ -335,7 +339,7 @@ func (s *Server) listMasks() *lofamov1.ListMasksResponse {
 				d    grid.Direction
 				ours bool
 			}{{m.GetNode(), l.Dir, ours}, {m.GetPeer(), l.Dir.Opposite(), theirs}} {
-				if st := said[end.id]; end.ours && (st == nil || chanmask.Mask(st.GetInForce()).Usable(end.d)) {
+				if st := said[end.id]; leads && end.ours && (st == nil || chanmask.Mask(st.GetInForce()).Usable(end.d)) {
 					m.Waiting = append(m.Waiting, end.id)
 				}
 			}

@@ -104,6 +104,22 @@ func TestMasksAreListedWhileLeaderHangs(t *testing.T) {
 	}
 }
 
+// TestMasksWithoutLeaderAreStale: only the leader says which ends have not confirmed a mask. Another replica marks its answer.
+func TestMasksWithoutLeaderAreStale(t *testing.T) {
+	s, o := masking(t, "2x1x1", 0)
+	o.mask("0,0,0/X+")
+	leader, err := s.ListMasks(asOperator(t), &lofamov1.ListMasksRequest{})
+	if err != nil || leader.GetStale() || len(leader.GetMasks()) != 1 || len(leader.GetMasks()[0].GetWaiting()) != 2 {
+		t.Errorf("the leader: %v, %v: want one mask that both ends have not confirmed", leader, err)
+	}
+	s.cfg.Engine, s.cfg.Directory, s.cfg.QuorumAge = follower{}, alone{}, func() time.Duration { return 3 * time.Second }
+	cut, err := s.ListMasks(asOperator(t), &lofamov1.ListMasksRequest{})
+	if err != nil || !cut.GetStale() || cut.GetStaleAge().AsDuration() != 3*time.Second || len(cut.GetMasks()) != 1 ||
+		len(cut.GetMasks()[0].GetWaiting()) != 0 {
+		t.Errorf("a replica without a leader: %v, %v: want the mask, stale, with nothing about its ends", cut, err)
+	}
+}
+
 // TestMasksAtOnceDoNotCutTorus: of two masks at the same time that are harmless one by one and cut the torus together, only one is made.
 func TestMasksAtOnceDoNotCutTorus(t *testing.T) {
 	t.Parallel()

@@ -223,7 +223,10 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 		if err != nil {
 			return nil, err
 		}
-		if !snap.Stale {
+		nodes[0].Stale = proto.Bool(snap.Stale)
+		if snap.Stale {
+			nodes[0].StaleAge = knownAge(snap.StaleAge)
+		} else {
 			nodes[0].VerdictsHeld = s.held()
 			if s.cfg.Controller != nil {
 				nodes[0].Controller = s.cfg.Controller(id, time.Now())

@@ -29,6 +29,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/respond"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
@@ -591,6 +592,28 @@ func TestAuditCanBeReadAndVerified(t *testing.T) {
 	if !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("a caller who is gone: %v", err)
 	}
+}
+
+// TestExportBeyondTheAuditIsRefused: an export may begin with the next line, but not later. A replica without a quorum may lag behind, so
+// it does not refuse for good.
+func TestExportBeyondTheAuditIsRefused(t *testing.T) {
+	m := newMemory(t, twoApprovals)
+	r := responsesOf(t, m, alone{})
+	waiting(t, m)
+	next := uint64(len(m.lines)) + 1
+	export := func(from uint64) error {
+		return r.ExportAudit(&lofamov1.ExportAuditRequest{From: from}, &responses[lofamov1.ExportAuditResponse]{ctx: t.Context()})
+	}
+	r.s.cfg.Copy = memstore.New(1)
+	if err := export(next); err != nil {
+		t.Errorf("the next line: %v", err)
+	}
+	refused(t, "beyond the next line", export(next+1), codes.OutOfRange, fmt.Sprintf("from: given %d: want at most %d", next+1, next))
+	r.s.cfg.Copy = noQuorum{memstore.New(1)}
+	if err := export(next); err != nil {
+		t.Errorf("the next line, without a quorum: %v", err)
+	}
+	refused(t, "beyond the next line, without a quorum", export(next+1), codes.Unavailable, "no quorum")
 }
 
 // TestReplicaWithoutResponsesSaysSo: a parent of regions names its regions, and a replica with responses switched off says so.

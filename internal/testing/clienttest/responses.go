@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -24,6 +26,8 @@ type Responses struct {
 	Ended    chan struct{}                      // if set, receives a value when a client has ended a silent WatchResponses
 	Is       *lofamov1.Response                 // answer to every decision about a response
 	Lines    []*lofamov1.AuditLine
+	// Kept answers GetResponse, by id, whatever Err is; nil: Is and Err do.
+	Kept map[string]*lofamov1.Response
 	// Err is the error of all calls; streams return it at their end.
 	Err error
 	// Asked has the requests for changes, in words.
@@ -69,7 +73,13 @@ func (r *Responses) ListResponses(_ context.Context, req *lofamov1.ListResponses
 // GetResponse implements the service.
 func (r *Responses) GetResponse(_ context.Context, req *lofamov1.GetResponseRequest) (*lofamov1.Response, error) {
 	r.asked("get", req)
-	return r.Is, r.Err
+	if r.Kept == nil {
+		return r.Is, r.Err
+	}
+	if x := r.Kept[req.GetId()]; x != nil {
+		return x, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "response %q: there is none", req.GetId())
 }
 
 // WatchResponses implements the service.

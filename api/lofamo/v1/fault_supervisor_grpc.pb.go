@@ -96,10 +96,11 @@ type FaultSupervisorClient interface {
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
 	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// ListEvents returns committed changes, oldest first.
+	// ListEvents returns committed changes, oldest first. A subject's calls of ListEvents and GetHistory read one after
+	// the other: RESOURCE_EXHAUSTED after 10 s of waiting.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
-	// each state, as far back as events are kept.
+	// each state, as far back as events are kept. RESOURCE_EXHAUSTED as of ListEvents.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(ctx context.Context, in *ListSupervisorsRequest, opts ...grpc.CallOption) (*ListSupervisorsResponse, error)
@@ -427,10 +428,11 @@ type FaultSupervisorServer interface {
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
 	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// ListEvents returns committed changes, oldest first.
+	// ListEvents returns committed changes, oldest first. A subject's calls of ListEvents and GetHistory read one after
+	// the other: RESOURCE_EXHAUSTED after 10 s of waiting.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
-	// each state, as far back as events are kept.
+	// each state, as far back as events are kept. RESOURCE_EXHAUSTED as of ListEvents.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(context.Context, *ListSupervisorsRequest) (*ListSupervisorsResponse, error)

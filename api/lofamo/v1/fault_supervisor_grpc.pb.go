@@ -61,6 +61,10 @@ const (
 // the last page), or the replica that served the first page has lost it, the call fails with OUT_OF_RANGE and
 // the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
 //
+// Reads (List and Get, except streams) fail with RESOURCE_EXHAUSTED after 10 s if other answers to the same subject leave
+// no room: at most 16 reads run at once, and 64 MiB of answers may wait for the client. A client that does not read an
+// answer within a minute loses its connection.
+//
 // A replica without a quorum marks its answers stale (ClusterInfo.stale) and gives their age.
 type FaultSupervisorClient interface {
 	// ListNodes returns nodes ordered by rank (x fastest), spares last.
@@ -392,6 +396,10 @@ type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleRespo
 // Paging: limit and continue as in Kubernetes. All pages are of one revision. If that revision is gone (a minute after
 // the last page), or the replica that served the first page has lost it, the call fails with OUT_OF_RANGE and
 // the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
+//
+// Reads (List and Get, except streams) fail with RESOURCE_EXHAUSTED after 10 s if other answers to the same subject leave
+// no room: at most 16 reads run at once, and 64 MiB of answers may wait for the client. A client that does not read an
+// answer within a minute loses its connection.
 //
 // A replica without a quorum marks its answers stale (ClusterInfo.stale) and gives their age.
 type FaultSupervisorServer interface {

@@ -26,7 +26,7 @@ import (
 // trusted with the store.
 const (
 	maxRequest    = 128 << 10 // bytes of a request to any call not in requestLimits
-	maxOpen       = 256       // calls in progress per subject, watches included
+	maxOpen       = 256       // calls per subject in progress, or whose answers the client has not taken; watches included
 	maxArriving   = 8         // requests per subject that arrive at the same time
 	arrivingBytes = 16 << 20  // total of all requests that arrive at the same time, except large ones
 	arriveTime    = 10 * time.Second
@@ -59,10 +59,11 @@ var longFields = map[string]string{
 
 // Reasons for refusing a call: the values of ServerConfig.Refused.
 const (
-	RefusedRole = "role" // its role may not call the method
-	RefusedOpen = "open" // the subject has too many calls in progress
-	RefusedSlow = "slow" // its request did not arrive in time
-	RefusedSize = "size" // its request is too long
+	RefusedRole    = "role"    // its role may not call the method
+	RefusedOpen    = "open"    // the subject has too many calls in progress
+	RefusedSlow    = "slow"    // its request did not arrive in time
+	RefusedSize    = "size"    // its request is too long
+	RefusedAnswers = "answers" // the subject's answers leave no room
 )
 
 // admission decides on calls before their requests are read: by role when the header of a call arrives (tap), and by
@@ -72,20 +73,26 @@ type admission struct {
 	arriving *semaphore.Weighted
 	large    chan struct{} // holds one
 
+	answerWait, takeTime time.Duration
+
 	mu       sync.Mutex
 	subjects map[string]*person
 }
 
 // person is a subject with calls in progress.
 type person struct {
+	name     string
 	open     int
 	arriving chan struct{}
+	answers  *semaphore.Weighted // of answerBytes
 }
 
 // call is a call of any subject but a replica.
 type call struct {
-	by  *person
-	end context.CancelCauseFunc
+	by   *person
+	end  context.CancelCauseFunc
+	conn *connection
+	uses int // its handler and its messages that the client has not taken; guarded by the admission's mutex
 }
 
 type callKey struct{}
@@ -97,7 +104,7 @@ func newAdmission(refused func(string)) *admission {
 		refused = func(string) {}
 	}
 	return &admission{refused: refused, arriving: semaphore.NewWeighted(arrivingBytes), large: make(chan struct{}, 1),
-		subjects: map[string]*person{}}
+		answerWait: answerWait, takeTime: takeTime, subjects: map[string]*person{}}
 }
 
 // tap refuses a call by its header. It does not block.
@@ -122,9 +129,10 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 		a.refused(RefusedOpen)
 		return ctx, status.Errorf(codes.ResourceExhausted, "%s: %s has %d calls under way: end some", info.FullMethodName, name, maxOpen)
 	}
-	context.AfterFunc(ctx, func() { a.leave(name) }) // gRPC ends the context with the call
-	ctx, end := context.WithCancelCause(ctx)
-	return context.WithValue(ctx, callKey{}, &call{by, end}), nil
+	c := &call{by: by, conn: connectionOf(ctx), uses: 1}
+	context.AfterFunc(ctx, func() { a.leave(c) }) // gRPC ends the context with the handler
+	ctx, c.end = context.WithCancelCause(ctx)
+	return context.WithValue(ctx, callKey{}, c), nil
 }
 
 // enter counts a call of a subject; it returns nil if the subject has too many.
@@ -133,7 +141,7 @@ func (a *admission) enter(name string) *person {
 	defer a.mu.Unlock()
 	s := a.subjects[name]
 	if s == nil {
-		s = &person{arriving: make(chan struct{}, maxArriving)}
+		s = &person{name: name, arriving: make(chan struct{}, maxArriving), answers: semaphore.NewWeighted(answerBytes)}
 		a.subjects[name] = s
 	}
 	if s.open >= maxOpen {
@@ -143,13 +151,26 @@ func (a *admission) enter(name string) *person {
 	return s
 }
 
-func (a *admission) leave(name string) {
+// keep counts one more use of a call; it returns false if the call has ended.
+func (a *admission) keep(c *call) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.subjects[name]; s != nil {
-		if s.open--; s.open == 0 {
-			delete(a.subjects, name)
-		}
+	if c.uses == 0 {
+		return false
+	}
+	c.uses++
+	return true
+}
+
+// leave ends one use of a call. The last one ends the call.
+func (a *admission) leave(c *call) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.uses--; c.uses > 0 {
+		return
+	}
+	if c.by.open--; c.by.open == 0 {
+		delete(a.subjects, c.by.name)
 	}
 }
 
@@ -241,6 +262,15 @@ func (r *receivingStream) RecvMsg(m any) (err error) {
 	return r.ServerStream.RecvMsg(m)
 }
 
+// SendMsg implements grpc.ServerStream. A person may pause reading, so a message may wait for any time. Messages that are already
+// encoded are shared by their receivers, and not counted.
+func (r *receivingStream) SendMsg(m any) error {
+	if c, _ := r.Context().Value(callKey{}).(*call); c != nil {
+		m = r.a.track(c, m, 0, 0)
+	}
+	return r.ServerStream.SendMsg(m)
+}
+
 // admitted returns a service whose requests pass through the admission.
 func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *d
@@ -250,10 +280,12 @@ func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 		out.Methods[i].Handler = func(srv any, ctx context.Context, read func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
 			release := func() {}
 			defer func() { release() }()
-			return m.Handler(srv, ctx, func(req any) (err error) {
-				release, err = a.receive(ctx, method, req, read)
-				return err
-			}, i)
+			return a.answer(ctx, method, func() (any, error) {
+				return m.Handler(srv, ctx, func(req any) (err error) {
+					release, err = a.receive(ctx, method, req, read)
+					return err
+				}, i)
+			})
 		}
 	}
 	return &out

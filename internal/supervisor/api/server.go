@@ -92,7 +92,7 @@ func NewServer(cfg ServerConfig) *GRPC {
 	})
 	a := newAdmission(cfg.Refused)
 	srv := grpc.NewServer(
-		grpc.Creds(bounded.Credentials(cfg.TLS, Subject)),
+		grpc.Creds(connecting{bounded.Credentials(cfg.TLS, Subject)}),
 		grpc.ForceServerCodecV2(Codec()),
 		grpc.InTapHandle(a.tap),
 		grpc.ConnectionTimeout(handshakeTime),
@@ -222,6 +222,9 @@ func tlsInfo(ctx context.Context) (credentials.TLSInfo, bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return credentials.TLSInfo{}, false
+	}
+	if info, ok := p.AuthInfo.(connInfo); ok {
+		return info.TLSInfo, true
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	return info, ok

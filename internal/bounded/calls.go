@@ -18,6 +18,7 @@ type CallLimits[S comparable] struct {
 	May      func(subject S, mine, all int) bool
 	Requests int   // requests of one subject that arrive at the same time
 	Bytes    int64 // total of all requests that arrive at the same time
+	Answers  int64 // bytes of the answers of one subject: see Answers
 }
 
 // ErrSlow means that a request did not arrive in time.
@@ -38,12 +39,15 @@ type Calls[S comparable] struct {
 type subject struct {
 	open     int
 	arriving chan struct{}
+	answers  *semaphore.Weighted
 }
 
 // call is a counted call.
 type call struct {
-	by  *subject
-	end context.CancelCauseFunc
+	by    *subject
+	end   context.CancelCauseFunc
+	uses  int    // its handler, and those that Keep has added; guarded by the mutex of Calls
+	leave func() // ends one use
 }
 
 type (
@@ -63,9 +67,11 @@ func (c *Calls[S]) Enter(ctx context.Context, s S) (context.Context, bool) {
 	if by == nil {
 		return ctx, false
 	}
-	context.AfterFunc(ctx, func() { c.leave(s) })
-	ctx, end := context.WithCancelCause(ctx)
-	return context.WithValue(ctx, callKey{}, &call{by, end}), true
+	own := &call{by: by, uses: 1}
+	own.leave = func() { c.leave(s, own) }
+	context.AfterFunc(ctx, own.leave)
+	ctx, own.end = context.WithCancelCause(ctx)
+	return context.WithValue(ctx, callKey{}, own), true
 }
 
 func (c *Calls[S]) enter(s S) *subject {
@@ -80,7 +86,7 @@ func (c *Calls[S]) enter(s S) *subject {
 		return nil
 	}
 	if by == nil {
-		by = &subject{arriving: make(chan struct{}, c.limits.Requests)}
+		by = &subject{arriving: make(chan struct{}, c.limits.Requests), answers: semaphore.NewWeighted(c.limits.Answers)}
 		c.subjects[s] = by
 	}
 	by.open++
@@ -88,14 +94,41 @@ func (c *Calls[S]) enter(s S) *subject {
 	return by
 }
 
-func (c *Calls[S]) leave(s S) {
+func (c *Calls[S]) leave(s S, own *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	by := c.subjects[s]
+	if own.uses--; own.uses > 0 {
+		return
+	}
 	c.all--
-	if by.open--; by.open == 0 {
+	if own.by.open--; own.by.open == 0 {
 		delete(c.subjects, s)
 	}
+}
+
+// Keep counts a call until leave is called, even if its context ends earlier. It reports false for a call that has ended, and for one that
+// Enter has not counted.
+func (c *Calls[S]) Keep(ctx context.Context) (leave func(), ok bool) {
+	own, _ := ctx.Value(callKey{}).(*call)
+	if own == nil {
+		return nil, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if own.uses == 0 {
+		return nil, false
+	}
+	own.uses++
+	return own.leave, true
+}
+
+// Answers returns the room for the answers to the subject of a call, of CallLimits.Answers bytes; nil for a call that Enter has not counted.
+func Answers(ctx context.Context) *semaphore.Weighted {
+	own, _ := ctx.Value(callKey{}).(*call)
+	if own == nil {
+		return nil
+	}
+	return own.by.answers
 }
 
 // Len returns the number of calls in progress.

@@ -61,6 +61,10 @@ const (
 // the last page), or the replica that served the first page has lost it, the call fails with OUT_OF_RANGE and
 // the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
 //
+// Reads (List and Get, except streams) fail with RESOURCE_EXHAUSTED after 10 s if other answers to the same subject leave
+// no room: at most 16 reads run at once, and 64 MiB of answers may wait for the client. A client that does not read an
+// answer within a minute loses its connection.
+//
 // A replica without a quorum marks its answers stale (ClusterInfo.stale) and gives their age.
 type FaultSupervisorClient interface {
 	// ListNodes returns nodes ordered by rank (x fastest), spares last.
@@ -96,10 +100,11 @@ type FaultSupervisorClient interface {
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
 	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// ListEvents returns committed changes, oldest first.
+	// ListEvents returns committed changes, oldest first. A subject's calls of ListEvents and GetHistory read one after
+	// the other: RESOURCE_EXHAUSTED after 10 s of waiting.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
-	// each state, as far back as events are kept.
+	// each state, as far back as events are kept. RESOURCE_EXHAUSTED as of ListEvents.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(ctx context.Context, in *ListSupervisorsRequest, opts ...grpc.CallOption) (*ListSupervisorsResponse, error)
@@ -392,6 +397,10 @@ type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleRespo
 // the last page), or the replica that served the first page has lost it, the call fails with OUT_OF_RANGE and
 // the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
 //
+// Reads (List and Get, except streams) fail with RESOURCE_EXHAUSTED after 10 s if other answers to the same subject leave
+// no room: at most 16 reads run at once, and 64 MiB of answers may wait for the client. A client that does not read an
+// answer within a minute loses its connection.
+//
 // A replica without a quorum marks its answers stale (ClusterInfo.stale) and gives their age.
 type FaultSupervisorServer interface {
 	// ListNodes returns nodes ordered by rank (x fastest), spares last.
@@ -427,10 +436,11 @@ type FaultSupervisorServer interface {
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
 	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// ListEvents returns committed changes, oldest first.
+	// ListEvents returns committed changes, oldest first. A subject's calls of ListEvents and GetHistory read one after
+	// the other: RESOURCE_EXHAUSTED after 10 s of waiting.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
-	// each state, as far back as events are kept.
+	// each state, as far back as events are kept. RESOURCE_EXHAUSTED as of ListEvents.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(context.Context, *ListSupervisorsRequest) (*ListSupervisorsResponse, error)

@@ -25,7 +25,7 @@ import (
 // trusted with the store.
 const (
 	maxRequest    = 128 << 10 // bytes of a request to any call not in requestLimits
-	maxOpen       = 256       // calls in progress per subject, watches included
+	maxOpen       = 256       // calls per subject in progress, or whose answers the client has not taken; watches included
 	maxArriving   = 8         // requests per subject that arrive at the same time
 	arrivingBytes = 16 << 20  // total of all requests that arrive at the same time, except large ones
 	arriveTime    = 10 * time.Second
@@ -58,10 +58,11 @@ var longFields = map[string]string{
 
 // Reasons for refusing a call: the values of ServerConfig.Refused.
 const (
-	RefusedRole = "role" // its role may not call the method
-	RefusedOpen = "open" // the subject has too many calls in progress
-	RefusedSlow = "slow" // its request did not arrive in time
-	RefusedSize = "size" // its request is too long
+	RefusedRole    = "role"    // its role may not call the method
+	RefusedOpen    = "open"    // the subject has too many calls in progress
+	RefusedSlow    = "slow"    // its request did not arrive in time
+	RefusedSize    = "size"    // its request is too long
+	RefusedAnswers = "answers" // the subject's answers leave no room
 )
 
 // admission decides on calls before their requests are read: by role and number when the header of a call arrives (tap), and by
@@ -70,15 +71,18 @@ type admission struct {
 	refused func(reason string)
 	calls   *bounded.Calls[string]
 	large   chan struct{} // holds one
+
+	answerWait, takeTime time.Duration
 }
 
 func newAdmission(refused func(string)) *admission {
 	if refused == nil {
 		refused = func(string) {}
 	}
-	return &admission{refused: refused, large: make(chan struct{}, 1), calls: bounded.NewCalls(bounded.CallLimits[string]{
-		May: func(_ string, mine, _ int) bool { return mine < maxOpen }, Requests: maxArriving, Bytes: arrivingBytes,
-	})}
+	return &admission{refused: refused, large: make(chan struct{}, 1), answerWait: answerWait, takeTime: takeTime,
+		calls: bounded.NewCalls(bounded.CallLimits[string]{
+			May: func(_ string, mine, _ int) bool { return mine < maxOpen }, Requests: maxArriving, Bytes: arrivingBytes, Answers: answerBytes,
+		})}
 }
 
 // tap refuses a call by its header. It does not block.
@@ -97,7 +101,7 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	if id.Role == pki.RoleSupervisor {
 		return ctx, nil
 	}
-	name := string(id.Role) + "/" + id.Name
+	name := subjectName(id)
 	ctx, ok := a.calls.Enter(ctx, name)
 	if !ok {
 		a.refused(RefusedOpen)
@@ -146,13 +150,39 @@ func (a *admission) receive(ctx context.Context, method string, m any, read func
 	return release, err
 }
 
-// stream is the first interceptor of streams: it receives their requests like those of other calls.
+// subjectName is how limits and refusals name a subject.
+func subjectName(id pki.Identity) string { return string(id.Role) + "/" + id.Name }
+
+// admitted returns a service whose requests and answers pass through the admission.
+func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
+	out := bounded.Service(d, a.receive)
+	for i, m := range out.Methods {
+		method := "/" + d.ServiceName + "/" + m.MethodName
+		out.Methods[i].Handler = func(srv any, ctx context.Context, read func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
+			return a.answer(ctx, method, func() (any, error) { return m.Handler(srv, ctx, read, i) })
+		}
+	}
+	return out
+}
+
+// stream is the first interceptor of streams: it receives their requests like those of other calls, and counts their messages.
 func (a *admission) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	if most, long := requestLimits[info.FullMethod]; long && info.IsClientStream {
 		ss = longStream{ss, most}
 	}
-	return bounded.Streams(a.receive)(srv, ss, info, next)
+	return bounded.Streams(a.receive)(srv, trackedStream{ss, a}, info, next)
 }
+
+// trackedStream counts the messages that the client has not taken. A person may pause reading, so a message may wait for any time.
+// Messages that are already encoded are shared by their receivers, and not counted.
+type trackedStream struct {
+	grpc.ServerStream
+
+	a *admission
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s trackedStream) SendMsg(m any) error { return s.ServerStream.SendMsg(s.a.track(s.Context(), m, 0, 0)) }
 
 // longStream is a stream of requests that may be longer than maxRequest.
 type longStream struct {

@@ -148,6 +148,7 @@ type Server struct {
 	old       staleMaps
 	divisions divisions
 	members   members
+	scans     scans
 }
 
 // New returns the service.
@@ -159,7 +160,7 @@ func New(cfg Config) *Server {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Server{cfg: cfg, hub: newHub(hubConfig{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy),
-		old: staleMaps{turn: semaphore.NewWeighted(1)}}
+		old: staleMaps{turn: semaphore.NewWeighted(1)}, scans: scans{limit: scanWait}}
 }
 
 // Run follows the store for watchers until the context ends.

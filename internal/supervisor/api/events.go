@@ -3,12 +3,10 @@ package api
 import (
 	"context"
 	"slices"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -162,6 +160,11 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 		limit = defaultEvents
 	}
 	cluster := s.catchUp(ctx)
+	end, err := s.scans.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	b, err := s.cfg.Copy.Bounds(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
@@ -251,236 +254,46 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 		}
 		number = max(number, located)
 	}
+	err = s.scan(ctx, b, number, strict, func() { out = nil }, func(number uint64, ev *lofamov1.Event) bool {
+		switch {
+		case keep != nil && !keep(ev):
+		case len(out) == limit:
+			next = number
+			return false
+		default:
+			out = append(out, ev)
+		}
+		return true
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return out, next, nil
+}
+
+// scan passes the events from a number on to visit, oldest first, until visit returns false. It holds one page of them at a time. When
+// events are trimmed during the scan, those before the gap are no longer kept either: it calls gap, or fails if strict is set.
+func (s *Server) scan(ctx context.Context, b store.Bounds, number uint64, strict bool, gap func(),
+	visit func(number uint64, ev *lofamov1.Event) bool) error {
 	for number < b.Next {
 		first, events, err := s.readEvents(ctx, number, b.Next)
 		switch {
 		case err != nil:
-			return nil, 0, err
+			return err
 		case strict && (len(events) == 0 || first != number):
-			return nil, 0, expired("continue: the events that come next are no longer kept", "begin again without continue")
-		case len(events) == 0:
-			return nil, 0, nil // all trimmed during the read
+			return expired("continue: the events that come next are no longer kept", "begin again without continue")
+		case len(events) == 0: // all trimmed
+			gap()
+			return nil
 		case first != number:
-			out = nil // events before a gap are no longer kept either
+			gap()
 		}
 		for i, ev := range events {
-			if keep != nil && !keep(ev) {
-				continue
+			if !visit(first+uint64(i), ev) {
+				return nil
 			}
-			if len(out) == limit {
-				return out, first + uint64(i), nil
-			}
-			out = append(out, ev)
 		}
 		number = first + uint64(len(events))
 	}
-	return out, 0, nil
+	return nil
 }
-
-// past describes the subject of a history: a node, a component or a group fault.
-type past struct {
-	concerns func(*lofamov1.Event) bool // its events
-	changes  func(*lofamov1.Event) bool // those of its events that change its state, or the presence of its region
-	// before returns its state at the time from, derived from its changes; without changes, its present state.
-	before func(changes []*lofamov1.Event, from time.Time) lofamov1.State
-	// missing is the error for an unknown subject without events. May be nil.
-	missing error
-}
-
-// pastOf returns the subject of a history request.
-func (s *Server) pastOf(ctx context.Context, req *lofamov1.GetHistoryRequest) (past, error) {
-	if req.GetGroup() != "" {
-		if req.GetNode() != "" || req.GetComponent() != "" {
-			return past{}, invalid("group", "given %q, and a node or component: want one or the other", req.GetGroup())
-		}
-		return s.pastOfGroup(ctx, req.GetGroup())
-	}
-	id, err := s.find(req.GetNode())
-	if err != nil {
-		return past{}, err
-	}
-	component, err := s.component(req.GetComponent())
-	if err != nil {
-		return past{}, err
-	}
-	now, err := s.stateOf(ctx, id, component)
-	if err != nil {
-		return past{}, err
-	}
-	region := s.regionOf(id)
-	return past{
-		concerns: func(ev *lofamov1.Event) bool {
-			if ev.GetNode() == string(id) {
-				return req.GetComponent() == "" || ev.GetComponent() == component.String()
-			}
-			if region != "" && ev.GetKind() == lofamov1.EventKind_REGION_CHANGED {
-				return ev.GetRegion() == region
-			}
-			return req.GetComponent() == "" && (slices.Contains(ev.GetGroup().GetMembers(), string(id)) ||
-				slices.Contains(ev.GetConcerned(), string(id)))
-		},
-		changes: func(ev *lofamov1.Event) bool { return isPresence(ev) || changes(ev, component.String()) },
-		before: func(changes []*lofamov1.Event, _ time.Time) lofamov1.State {
-			for _, ev := range changes {
-				if !isPresence(ev) {
-					return ev.GetFrom()
-				}
-			}
-			return now
-		},
-	}, nil
-}
-
-// GetHistory implements the service.
-func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest) (*lofamov1.GetHistoryResponse, error) {
-	limit := int(req.GetLimit())
-	switch {
-	case limit == 0:
-		limit = defaultHistory
-	case limit > maxEvents:
-		return nil, invalid("limit", "given %d: want at most %d", limit, maxEvents)
-	}
-	cluster := s.catchUp(ctx)
-	of, err := s.pastOf(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	b, err := s.cfg.Copy.Bounds(ctx)
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
-	all, _, err := s.eventsAfter(ctx, b, 0, nil, int(b.Next), of.concerns)
-	if err != nil {
-		return nil, err
-	}
-	if len(all) == 0 && of.missing != nil {
-		return nil, of.missing
-	}
-	_, from, err := s.oldestEvent(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-	if since := req.GetSince(); since != nil && (from == nil || since.AsTime().After(from.AsTime())) {
-		from = since
-	}
-	resp := &lofamov1.GetHistoryResponse{From: from, Revision: b.Revision, Cluster: cluster}
-	now := time.Now()
-	if from != nil {
-		changes := slices.DeleteFunc(slices.Clone(all), func(ev *lofamov1.Event) bool { return !of.changes(ev) })
-		resp.TimeIn = timeIn(changes, of.before(changes, from.AsTime()), from.AsTime(), now)
-	}
-	for _, ev := range slices.Backward(all) {
-		if len(resp.Events) < limit && (req.GetSince() == nil || !ev.GetTime().AsTime().Before(req.GetSince().AsTime())) {
-			resp.Events = append(resp.Events, ev)
-		}
-	}
-	return resp, nil
-}
-
-// component parses the name of a component; the empty name means the node itself.
-func (s *Server) component(name string) (fault.Component, error) {
-	if name == "" {
-		return fault.ComponentNode, nil
-	}
-	c, err := fault.ParseComponent(name)
-	if err != nil {
-		return 0, invalid("component", "%v", err)
-	}
-	return c, nil
-}
-
-// stateOf returns the state of a component in the copy, for components that have never changed. At a parent it is the
-// region's last report.
-func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component) (lofamov1.State, error) {
-	if s.cfg.Kept != nil {
-		n, err := s.cfg.Kept(ctx, id)
-		if err != nil {
-			return 0, status.Error(codes.Unavailable, err.Error())
-		}
-		return stateIn(n, c), nil
-	}
-	m, err := s.stale(ctx)
-	if err != nil {
-		return 0, status.Error(codes.Unavailable, err.Error())
-	}
-	e, ok := m.Find(id)
-	if !ok { // a spare
-		return lofamov1.State_UNKNOWN, nil
-	}
-	if c == fault.ComponentNode {
-		return lofamov1.State(e.Status.State), nil
-	}
-	for _, cs := range e.Status.Components {
-		if cs.Component == c {
-			return lofamov1.State(cs.State), nil
-		}
-	}
-	return lofamov1.State_UNKNOWN, nil
-}
-
-// stateIn returns the state of a component in a node's document, which may be nil.
-func stateIn(n *lofamov1.Node, c fault.Component) lofamov1.State {
-	if c == fault.ComponentNode {
-		return max(n.GetState(), lofamov1.State_UNKNOWN)
-	}
-	for _, have := range n.GetComponents() {
-		if have.GetName() == c.String() {
-			return max(have.GetState(), lofamov1.State_UNKNOWN)
-		}
-	}
-	return lofamov1.State_UNKNOWN
-}
-
-// timeIn sums up the time in each state between two times, from the state before and the changes, oldest first. While
-// its region was cut off the subject was UNKNOWN, whatever arrived later about that time. Supervisors' clocks that
-// differ or step cause no negative times.
-func timeIn(changes []*lofamov1.Event, state lofamov1.State, from, to time.Time) []*lofamov1.TimeIn {
-	var spent [5]time.Duration
-	var times [5]uint32
-	first := slices.IndexFunc(changes, isPresence)
-	cut := first >= 0 && changes[first].GetFrom() == lofamov1.State_UNKNOWN
-	shown := func() lofamov1.State {
-		if cut {
-			return lofamov1.State_UNKNOWN
-		}
-		return state
-	}
-	at := from
-	pass := func(until time.Time) {
-		if until.After(at) {
-			spent[shown()] += until.Sub(at)
-			at = until
-		}
-	}
-	for _, ev := range changes {
-		was, when := shown(), ev.GetTime().AsTime()
-		pass(when)
-		if isPresence(ev) {
-			cut = ev.GetTo() == lofamov1.State_UNKNOWN
-		} else {
-			state = ev.GetTo()
-		}
-		if is := shown(); is != was && !when.Before(from) {
-			times[is]++
-		}
-	}
-	pass(to)
-	var out []*lofamov1.TimeIn
-	for _, st := range []lofamov1.State{lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED} {
-		out = append(out, &lofamov1.TimeIn{State: st, Time: durationpb.New(spent[st]), Times: times[st]})
-	}
-	return out
-}
-
-// isPresence reports whether an event says that a region was cut off or is back.
-func isPresence(ev *lofamov1.Event) bool {
-	return ev.GetKind() == lofamov1.EventKind_REGION_CHANGED && ev.GetFrom() != ev.GetTo()
-}
-
-// changes reports whether an event changes the state of a component.
-func changes(ev *lofamov1.Event, component string) bool {
-	return kindOf(ev) == lofamov1.EventKind_COMPONENT_CHANGED && ev.GetComponent() == component && known(ev.GetFrom()) && known(ev.GetTo())
-}
-
-// known reports whether this version knows a state. ABSENT counts as unknown, because the map never has it.
-func known(s lofamov1.State) bool { return s >= 0 && s <= lofamov1.State_FAILED }

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -371,8 +370,13 @@ func TestTimeInWithClocksThatStep(t *testing.T) {
 		{Component: "node", From: f, To: n, Time: at(1200)},
 		{Component: "node", From: 9, To: 77, Time: at(1210)}, // of a version to come
 	}
-	node := slices.DeleteFunc(events, func(ev *lofamov1.Event) bool { return !changes(ev, "node") })
-	got := timeIn(node, node[0].GetFrom(), from, time.Unix(1300, 0))
+	var node []change
+	for _, ev := range events {
+		if changes(ev, "node") {
+			node = append(node, changeOf(ev))
+		}
+	}
+	got := timeIn(node, node[0].from, from, time.Unix(1300, 0))
 	for i, want := range []int64{100, 100, 0, 100} {
 		if d := got[i].GetTime(); d.GetSeconds() != want || d.GetNanos() != 0 {
 			t.Errorf("%v for %v, want %ds", got[i].GetState(), d, want)

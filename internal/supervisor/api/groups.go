@@ -87,14 +87,14 @@ func (s *Server) pastOfGroup(ctx context.Context, id string) (past, error) {
 	} else {
 		out.missing = noGroup(id, m.Groups)
 	}
-	out.before = func(changes []*lofamov1.Event, from time.Time) lofamov1.State {
+	out.before = func(first *lofamov1.Event, from time.Time) lofamov1.State {
 		switch {
-		case len(changes) == 0:
+		case first == nil:
 			return now
-		case changes[0].GetGroup().GetSince().AsTime().Before(from) && changes[0].GetFrom() == changes[0].GetTo():
-			return changes[0].GetFrom() // it stood already; only its members changed
-		case changes[0].GetTo() == lofamov1.State_NORMAL:
-			return changes[0].GetFrom()
+		case first.GetGroup().GetSince().AsTime().Before(from) && first.GetFrom() == first.GetTo():
+			return first.GetFrom() // it stood already; only its members changed
+		case first.GetTo() == lofamov1.State_NORMAL:
+			return first.GetFrom()
 		}
 		return lofamov1.State_NORMAL // from UNKNOWN: it did not stand
 	}

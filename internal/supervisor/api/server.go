@@ -57,7 +57,7 @@ type GRPC struct {
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (g *GRPC) RegisterService(d *grpc.ServiceDesc, impl any) {
-	g.Server.RegisterService(bounded.Service(d, g.admission.receive), impl)
+	g.Server.RegisterService(g.admission.admitted(d), impl)
 }
 
 // handshakeTime is the time limit for the TLS and HTTP/2 handshakes.
@@ -92,7 +92,7 @@ func NewServer(cfg ServerConfig) *GRPC {
 	})
 	a := newAdmission(cfg.Refused)
 	srv := grpc.NewServer(
-		grpc.Creds(bounded.Credentials(cfg.TLS, Subject)),
+		grpc.Creds(connecting{bounded.Credentials(cfg.TLS, Subject)}),
 		grpc.ForceServerCodecV2(Codec()),
 		grpc.InTapHandle(a.tap),
 		grpc.ConnectionTimeout(handshakeTime),
@@ -223,6 +223,9 @@ func tlsInfo(ctx context.Context) (credentials.TLSInfo, bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return credentials.TLSInfo{}, false
+	}
+	if info, ok := p.AuthInfo.(connInfo); ok {
+		return info.TLSInfo, true
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	return info, ok

@@ -124,7 +124,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		Acks: counter("acks_total", "Acknowledgements sent, by status.", "status"),
 		Calls: counter("calls_refused_total",
 			"gRPC calls refused before their requests were decoded: role (the role may not call the method), open (the subject has "+
-				"too many calls in progress), slow (the request did not arrive in time), size (the request is too long).", "reason"),
+				"too many calls in progress), slow (the request did not arrive in time), size (the request is too long), answers "+
+				"(the subject does not read its answers, or has too many reads in progress).", "reason"),
 		Closed: counter("connections_closed_total",
 			"Connections that a listener (grpc, http, web, enrolment, etcd-client, etcd-peer) closed because there were too many: "+
 				"evicted (for a newer one), refused (no room), subject (the subject has too many).", "listener", "reason"),
@@ -328,7 +329,7 @@ func (m *Metrics) preset() {
 	for _, q := range []string{"configurations", "mappings", "told"} {
 		m.Dropped.WithLabelValues(q)
 	}
-	for _, reason := range []string{"role", "open", "slow", "size"} {
+	for _, reason := range []string{"role", "open", "slow", "size", "answers"} {
 		m.Calls.WithLabelValues(reason)
 	}
 	for _, l := range []string{"grpc", "http", "web", "enrolment", "etcd-client", "etcd-peer"} {

@@ -18,8 +18,9 @@
 // once, for example NOT_FOUND. A replica without a leader marks its answer as stale; the client then asks the others
 // and returns a stale answer only as a last resort.
 //
-// Changes go to the next replica only if nothing was changed: a replica was not reached, or has no leader. If the connection ends before
-// the answer, the error is an *UnknownOutcomeError. After it and after any other error the change may have happened: read the state and decide.
+// Changes go to the next replica only if nothing was changed: a replica was not reached, or has no leader. If the connection
+// ends before the answer, the error is an *UnknownOutcomeError. After it and after any other error the change may have
+// happened: read the state and decide.
 //
 // # Deadlines and retries
 //

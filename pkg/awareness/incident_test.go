@@ -255,8 +255,8 @@ func TestFaultOfARemovedPartEnds(t *testing.T) {
 	l.update(time.Second)
 	l.has("OPEN n0-0-0/power 0")
 	l.set("n0-0-0", "power", fault.Unknown, fault.CauseNone, "unheard")
-	l.nodes["n0-0-0"].Components[fault.ComponentPower-fault.ComponentHost].Evidence = []EvidenceStatus{{Kind: fault.KindAbsent, Observer: "n0-0-0/host",
-		At: l.now, State: fault.Unknown}}
+	power := &l.nodes["n0-0-0"].Components[fault.ComponentPower-fault.ComponentHost]
+	power.Evidence = []EvidenceStatus{{Kind: fault.KindAbsent, Observer: "n0-0-0/host", At: l.now, State: fault.Unknown}}
 	l.update(0)
 	l.update(time.Minute)
 	l.has()

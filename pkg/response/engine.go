@@ -433,8 +433,8 @@ type end struct {
 	acted bool      // see Response.acted
 }
 
-// maxIdleRecords bounds the records of closed responses that have done nothing, or only notified: about 15 MB. A flapping fault opens such a
-// response at each return. The rate limit bounds the others.
+// maxIdleRecords bounds the records of closed responses that have done nothing, or only notified: about 15 MB. A flapping fault
+// opens such a response at each return. The rate limit bounds the others.
 const maxIdleRecords = 20_000
 
 // pruneIdle deletes the records of closed responses that have not acted beyond the bound, the oldest first.

@@ -730,14 +730,14 @@ func TestQuorumThatIsSafeAgainLetsResponseContinue(t *testing.T) {
 	}
 }
 
-// TestOldRecordsOfResponsesThatDidNotActAreDropped: of closed responses that have done nothing, or only notified, the newest records are kept
-// up to a bound, by the same leader and by the next. Those of responses that acted are kept for Keep.
+// TestOldRecordsOfResponsesThatDidNotActAreDropped: of closed responses that have done nothing, or only notified, a leader keeps the
+// newest records up to a bound. Those of responses that acted are kept for Keep.
 func TestOldRecordsOfResponsesThatDidNotActAreDropped(t *testing.T) {
 	const bound, over, acted = 20_000, 10, 5
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2})
 	add := func(id string, at time.Time, k response.Kind, attempt int) {
-		r := &response.Response{ID: id, Policy: "p", Target: response.Target{Node: "n0-0-0", Component: fault.ComponentHost}, State: response.Expired,
-			Mode: response.ObserveOnly, Closed: at,
+		r := &response.Response{ID: id, Policy: "p", Target: response.Target{Node: "n0-0-0", Component: fault.ComponentHost},
+			State: response.Expired, Mode: response.ObserveOnly, Closed: at,
 			Steps: []response.StepRecord{{Step: response.Step{Name: "a", Kind: k}, State: response.Pending, Attempt: attempt}}}
 		l.store[r.Key()] = r
 	}

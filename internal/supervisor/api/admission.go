@@ -182,7 +182,9 @@ type trackedStream struct {
 }
 
 // SendMsg implements grpc.ServerStream.
-func (s trackedStream) SendMsg(m any) error { return s.ServerStream.SendMsg(s.a.track(s.Context(), m, 0, 0)) }
+func (s trackedStream) SendMsg(m any) error {
+	return s.ServerStream.SendMsg(s.a.track(s.Context(), m, 0, 0))
+}
 
 // longStream is a stream of requests that may be longer than maxRequest.
 type longStream struct {

@@ -31,8 +31,8 @@ func (leads) Leading() bool            { return true }
 func (leads) Lost()                    {}
 func (leads) Submit(engine.Input) bool { return true }
 
-// TestFollowersSendChallenges: the leader's followers send its challenge as well, except those whose stream has ended. A follower also sends
-// it through those neighbours whose host halves send it their digests.
+// TestFollowersSendChallenges: the leader's followers send its challenge as well, except those whose stream has ended. A follower
+// also sends it through those neighbours whose host halves send it their digests.
 func TestFollowersSendChallenges(t *testing.T) {
 	ln := bufconn.Listen(1 << 16)
 	m := metrics.New(prometheus.NewRegistry())
@@ -100,8 +100,8 @@ func TestFollowersSendChallenges(t *testing.T) {
 	}
 }
 
-// TestFollowerReachesNodeForAWindow: a follower whose last digest of a node is older than the window is not asked to send challenges through
-// that node.
+// TestFollowerReachesNodeForAWindow: a follower whose last digest of a node is older than the window is not asked to send
+// challenges through that node.
 func TestFollowerReachesNodeForAWindow(t *testing.T) {
 	var s session
 	at := time.Now()

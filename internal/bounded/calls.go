@@ -106,8 +106,8 @@ func (c *Calls[S]) leave(s S, own *call) {
 	}
 }
 
-// Keep counts a call until leave is called, even if its context ends earlier. It reports false for a call that has ended, and for one that
-// Enter has not counted.
+// Keep counts a call until leave is called, even if its context ends earlier. It reports false for a call that has ended, and for
+// one that Enter has not counted.
 func (c *Calls[S]) Keep(ctx context.Context) (leave func(), ok bool) {
 	own, _ := ctx.Value(callKey{}).(*call)
 	if own == nil {
@@ -122,7 +122,8 @@ func (c *Calls[S]) Keep(ctx context.Context) (leave func(), ok bool) {
 	return own.leave, true
 }
 
-// Answers returns the room for the answers to the subject of a call, of CallLimits.Answers bytes; nil for a call that Enter has not counted.
+// Answers returns the room for the answers to the subject of a call, of CallLimits.Answers bytes. It returns nil for a call that
+// Enter has not counted.
 func Answers(ctx context.Context) *semaphore.Weighted {
 	own, _ := ctx.Value(callKey{}).(*call)
 	if own == nil {

@@ -18,9 +18,9 @@
 // once, for example NOT_FOUND. A replica without a leader marks its answer as stale; the client then asks the others
 // and returns a stale answer only as a last resort.
 //
-// Changes go to the next replica only if nothing was changed: a replica was not reached, or has no leader. If the connection
-// ends before the answer, the error is an *UnknownOutcomeError. After it and after any other error the change may have
-// happened: read the state and decide.
+// A change goes to the next replica only if the client did not reach this one, or if this one has no leader. If a replica
+// was reached and the call ends with UNAVAILABLE for another reason, the error is an *UnknownOutcomeError. After it and
+// after any other error the change may have happened: read the state and decide.
 //
 // # Deadlines and retries
 //

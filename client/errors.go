@@ -51,14 +51,15 @@ func (e *NoAnswerError) Unwrap() []error {
 	return out
 }
 
-// UnknownOutcomeError reports that a supervisor was asked for a change, and that the connection ended before its answer. The change may
-// have been made: read the state, and ask again if it was not. errors.As and errors.Is also find the error of the attempt.
+// UnknownOutcomeError reports that a call failed with UNAVAILABLE, but that the supervisor may have made the change. For example, the
+// connection ended before the answer. Read the state, and repeat the change only if it is missing. errors.As and errors.Is also find the
+// error of the attempt.
 type UnknownOutcomeError struct {
 	Try
 }
 
 func (e *UnknownOutcomeError) Error() string {
-	return fmt.Sprintf("%s did not answer (%s): the change may have been made: look, and ask again if it was not", e.Target, reason(e.Err))
+	return fmt.Sprintf("%s did not confirm the change (%s): it may have been made: read the state before you try again", e.Target, reason(e.Err))
 }
 
 // Unwrap returns the error of the attempt.

@@ -112,8 +112,8 @@ func Preset(name string) (Periods, error) {
 	return p, nil
 }
 
-// SupervisorGone is the time in which a supervisor notices that another one is gone. It is the connection's keepalive, at least 12 s in
-// gRPC, and the leader's interval between two checks.
+// SupervisorGone bounds the time until a supervisor notices that another one is gone. It is the sum of the connection's keepalive (at least
+// 12 s in gRPC) and the interval between two checks of the leader.
 const SupervisorGone = 14 * time.Second
 
 // LeastFenceMargin returns the shortest safe responses.fenceMargin in a cluster of several supervisors. Within it, a leader notices that

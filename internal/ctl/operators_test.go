@@ -274,7 +274,7 @@ func TestOperatorsRefusals(t *testing.T) {
 		{status.Error(codes.NotFound, "node x: not under maintenance"), []string{"maintenance", "end", "x"}, 2,
 			"end maintenance: node x: not under maintenance"},
 		{status.Error(codes.Unavailable, "no leader"), []string{"maintenance", "start", "x", "--reason", "y"}, 1,
-			"did not answer (no leader): the change may have been made"},
+			"did not confirm the change (no leader): it may have been made"},
 		{status.Error(codes.PermissionDenied, "role viewer"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "role viewer"},
 	} {
 		r.Server.Operators.Errs = []error{tc.err}

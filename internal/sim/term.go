@@ -34,7 +34,7 @@ type term struct {
 	mine     copied // the map as this term has committed it
 
 	words map[fault.Origin]spoken // of the newest whole digests
-	ways  map[way]time.Time       // when a digest last came by it
+	ways  map[way]time.Time       // when the replica last forwarded a digest from the node
 
 	watchdogs *view.Watchdogs
 	stated    map[fault.NodeID]*lofamov1.HardwareWatchdog // of the nodes, as of the open batch
@@ -42,7 +42,7 @@ type term struct {
 	witness witness
 }
 
-// way is a way from a node directly to the replica that forwards its messages.
+// way is a node and a replica to which the node reports directly.
 type way struct {
 	by   *replica
 	node fault.NodeID

@@ -105,7 +105,7 @@ func (n *node) mayStart(h fault.Half) bool {
 	if n.place == nil {
 		return true
 	}
-	// If the order took the place away, the daemon cannot start the half, and tries again. At a former place it ends the other half too.
+	// Without a place the daemon cannot start the half, and tries again. At its earlier place it also ends the other half.
 	if n.withdrawn() && n.dnp.running && !n.place.transfer.away {
 		turn := n.place.turns
 		n.w.after(orderEvery, func() {

@@ -111,8 +111,8 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	return a
 }
 
-// stands reports whether a report of the last window has made or repeated the accusation against the half, since the half last came back
-// from a verdict. A half's report of a change does not repeat its other statements, and may itself be one from before the half's restart.
+// stands reports whether the accuser made or repeated its accusation within the window, and after the accused half last came back from a
+// verdict. A report of a change does not repeat the accuser's other statements. It may also be from before the accused half's restart.
 func (m *Machine) stands(n *node, h fault.Half, r *record, now time.Time) bool {
 	end := r.said.Add(m.window())
 	if r.said.Before(n.backAt[h-1]) || !now.Before(end) {

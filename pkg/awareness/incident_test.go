@@ -248,20 +248,6 @@ func TestFaultThatBecomesUnknownStands(t *testing.T) {
 	l.has()
 }
 
-// TestFaultOfARemovedPartEnds: a part that its half calls absent is UNKNOWN for good, so its fault ends.
-func TestFaultOfARemovedPartEnds(t *testing.T) {
-	l := newLedger(t, cube)
-	l.set("n0-0-0", "power", fault.Failed, fault.CauseSensor, "own-word")
-	l.update(time.Second)
-	l.has("OPEN n0-0-0/power 0")
-	l.set("n0-0-0", "power", fault.Unknown, fault.CauseNone, "unheard")
-	power := &l.nodes["n0-0-0"].Components[fault.ComponentPower-fault.ComponentHost]
-	power.Evidence = []EvidenceStatus{{Kind: fault.KindAbsent, Observer: "n0-0-0/host", At: l.now, State: fault.Unknown}}
-	l.update(0)
-	l.update(time.Minute)
-	l.has()
-}
-
 // TestFaultOfAReturnedHalfJoinsItsIncident: a restarted DNP half reports its core as SICK before its neighbours report that
 // they hear the half again. The dead half's incident does not yet contain the core.
 func TestFaultOfAReturnedHalfJoinsItsIncident(t *testing.T) {

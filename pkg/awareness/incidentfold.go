@@ -94,8 +94,6 @@ func (l *Incidents) learn(st *NodeStatus, known map[Part]bool) {
 		switch {
 		case st.Rule == RuleRevoked || c.Rule == RuleRevoked || c.Rule == RuleRelinked, c.State == fault.Normal:
 			continue
-		case c.State == fault.Unknown && slices.ContainsFunc(c.Evidence, func(e EvidenceStatus) bool { return e.Kind == fault.KindAbsent }):
-			continue // the node no longer has the part
 		case c.State == fault.Unknown:
 			var was *illPart
 			if old != nil {

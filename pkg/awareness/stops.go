@@ -81,7 +81,7 @@ type notice struct {
 	sent time.Time
 }
 
-// waitingNotices processes the notices of nodes that were dead when these arrived.
+// waitingNotices processes the notices that arrived while their nodes were dead.
 func (m *Machine) waitingNotices(now time.Time) {
 	for _, w := range m.notices {
 		m.noticed(w, now)
@@ -89,7 +89,8 @@ func (m *Machine) waitingNotices(now time.Time) {
 	m.notices = m.notices[:0]
 }
 
-// noticed processes a notice of a node that is not dead, or was dead before the last step.
+// noticed processes a notice. If the node was dead when the notice arrived, call it only after the step in which the same report may
+// prove the node's return.
 func (m *Machine) noticed(w notice, now time.Time) {
 	n, s := w.node, w.stop
 	if n.revoked {

@@ -437,7 +437,7 @@ type end struct {
 // opens such a response at each return. The rate limit bounds the others.
 const maxIdleRecords = 20_000
 
-// pruneIdle deletes the records of closed responses that have not acted beyond the bound, the oldest first.
+// pruneIdle deletes the oldest records of closed responses that have not acted, until at most maxIdleRecords remain.
 func (e *Engine) pruneIdle() {
 	var idle []string
 	for id, x := range e.ended {

@@ -46,8 +46,8 @@ spec:
 	}
 }
 
-// TestSilenceToSupervisorsIsOneWitness: that the supervisors receive nothing from a node is the word of one witness. A step that keeps
-// new work away from the node needs another.
+// TestSilenceToSupervisorsIsOneWitness: the supervisors together are one witness of a node's silence. A step that keeps new work away
+// from the node needs a second witness.
 func TestSilenceToSupervisorsIsOneWitness(t *testing.T) {
 	for name, tc := range map[string]struct {
 		witnesses []string

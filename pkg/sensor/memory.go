@@ -1,7 +1,7 @@
 // A memorySource judges a node's memory by the kernel's counters: ECC errors (EDAC), out-of-memory kills and memory
 // pressure (PSI).
 //
-// Only machine-wide out-of-memory kills count. The kernel's one counter of kills, oom_kill, also has those for the limit of a memory
+// Only machine-wide out-of-memory kills count. The kernel's only counter of kills, oom_kill, includes kills at the limit of a memory
 // cgroup, which say nothing about the machine. So a kill counts if a task has reclaimed memory of the machine directly (allocstall)
 // shortly before: the page allocator kills only after direct reclaim has failed, and reclaim for a cgroup's limit is not in that counter.
 // Free memory is no evidence, because a kill frees memory before the next reading. Neither is PSI, which includes stalls at a cgroup's
@@ -47,7 +47,8 @@ type memorySource struct {
 	machineKills uint64 // machine-wide since the first reading
 }
 
-// reclaimWindow is the time within which a direct reclaim explains a kill. The kernel scans memory between the two.
+// reclaimWindow is the longest time between a direct reclaim and a reading with the kill that it explains. Between the reclaim and the
+// kill, the kernel scans memory, which takes time.
 const reclaimWindow = 10 * time.Second
 
 // newMemory returns the source.

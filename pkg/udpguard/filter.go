@@ -108,8 +108,8 @@ func strangers(shift uint) []unix.SockFilter {
 	}
 }
 
-// sources admits the known sources of one address family, and continues after its end for all others. near decides on the other ports at
-// their addresses; empty: these are as all others.
+// sources returns instructions that admit the known sources of one address family. All other sources run on past their end. near, if not
+// empty, decides on unknown ports at known addresses; if it is empty, these run on too.
 func sources(known []netip.AddrPort, ports bool, near []unix.SockFilter) []unix.SockFilter {
 	slices.SortFunc(known, netip.AddrPort.Compare)
 	known = slices.Compact(known)

@@ -63,12 +63,13 @@ type Option uint8
 const (
 	// AnyPort makes a guard ignore ports: it knows addresses.
 	AnyPort Option = iota + 1
-	// SameAddress limits the budget to other ports at the addresses of known sources. The kernel drops datagrams from all other addresses;
-	// Admit does not know these.
+	// SameAddress makes strangers of the other ports at known addresses. The kernel drops datagrams from all other addresses. Admit does
+	// not check for such addresses; the caller has to.
 	SameAddress
-	// Listener is for a guard of a TCP listener. Its datagrams are SYNs. The kernel admits other packets, because an accepted
-	// connection inherits the program. Open the listener without MPTCP (net.ListenConfig.SetMultipathTCP): the kernel filters no
-	// MPTCP socket. Guard also shortens the backlog, so that connections from before the filter do not delay others.
+	// Listener is for a TCP listener. The guard filters SYNs and admits all other packets, because accepted connections inherit
+	// the program. Open the listener without MPTCP (net.ListenConfig.SetMultipathTCP): the kernel does not filter MPTCP sockets.
+	// Some kernels (Linux 6.18) refuse a filter on a TCP socket without CAP_NET_ADMIN: see Stats.Err. Guard also shortens the
+	// backlog, so that connections from before the filter do not delay others.
 	Listener
 )
 
@@ -94,13 +95,13 @@ func (g *Guard) OnFailure(f func(error)) {
 	g.onFailure = f
 }
 
-// Guard attaches the guard to a socket, and replaces an earlier one; nil: to none.
+// Guard makes the guard filter this socket instead of an earlier one. nil: no socket.
 func (g *Guard) Guard(c syscall.RawConn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.conn = c
 	if c != nil && g.rules.listener {
-		_ = c.Control(func(fd uintptr) { _ = unix.Listen(int(fd), backlog) }) // a longer backlog only costs time
+		_ = c.Control(func(fd uintptr) { _ = unix.Listen(int(fd), backlog) }) // if this fails, the longer backlog only costs time
 	}
 	g.apply()
 }
@@ -161,8 +162,10 @@ func (g *Guard) Admit(now time.Time, from netip.AddrPort) bool {
 	}
 	g.refused.Add(1)
 	if now.Sub(g.last) >= tightenEvery && !g.closed {
-		g.last, g.shift = now, min(g.shift+tighten, maxShift)
-		g.apply()
+		was := g.shift
+		if g.last, g.shift = now, min(g.shift+tighten, maxShift); g.shift != was {
+			g.apply()
+		}
 		if g.timer == nil {
 			g.timer = time.AfterFunc(loosenEvery, g.look)
 		}

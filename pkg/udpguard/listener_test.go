@@ -25,6 +25,7 @@ func connects(t *testing.T, from string, to net.Addr) (net.Conn, bool) {
 // TestListenerFiltersSYNs: strangers are those at the known address, and the kernel drops the SYNs of all others. A connection that was
 // accepted goes on when its source is a stranger's later.
 func TestListenerFiltersSYNs(t *testing.T) {
+	requirements.ListenerFilter(t)
 	v4, v6 := freeport.Addr(t), netip.AddrPortFrom(netip.IPv6Loopback(), freeport.Addr(t).Port())
 	for _, tc := range []struct{ network, listen, peer, samePeer, other string }{
 		{"tcp4", "127.0.0.1:0", v4.String(), v4.Addr().String() + ":0", "127.0.0.3:0"},

@@ -36,7 +36,8 @@ type CertificatesClient interface {
 	// answering replica has verified since it started. Roles viewer, operator, approver and supervisor.
 	ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error)
 	// PutDenyList replaces the list. Role operator. The caller signs the list with its own certificate. INVALID_ARGUMENT
-	// names a bad field, or says that the clocks differ and the list would leave certificates valid that it means to revoke. ABORTED if the version is not above that of the list in force: read the list again.
+	// names a bad field, or the clocks if the operator's lags so far that the list would spare new certificates. ABORTED if
+	// the version is not above that of the list in force: read the list again.
 	// PERMISSION_DENIED if another certificate than the caller's signed it. UNAVAILABLE without a quorum.
 	PutDenyList(ctx context.Context, in *PutDenyListRequest, opts ...grpc.CallOption) (*PutDenyListResponse, error)
 }
@@ -80,7 +81,8 @@ type CertificatesServer interface {
 	// answering replica has verified since it started. Roles viewer, operator, approver and supervisor.
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
 	// PutDenyList replaces the list. Role operator. The caller signs the list with its own certificate. INVALID_ARGUMENT
-	// names a bad field, or says that the clocks differ and the list would leave certificates valid that it means to revoke. ABORTED if the version is not above that of the list in force: read the list again.
+	// names a bad field, or the clocks if the operator's lags so far that the list would spare new certificates. ABORTED if
+	// the version is not above that of the list in force: read the list again.
 	// PERMISSION_DENIED if another certificate than the caller's signed it. UNAVAILABLE without a quorum.
 	PutDenyList(context.Context, *PutDenyListRequest) (*PutDenyListResponse, error)
 	mustEmbedUnimplementedCertificatesServer()

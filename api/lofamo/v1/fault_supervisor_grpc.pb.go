@@ -100,11 +100,12 @@ type FaultSupervisorClient interface {
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
 	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// ListEvents returns committed changes, oldest first. A subject's calls of ListEvents and GetHistory read one after
-	// the other: RESOURCE_EXHAUSTED after 10 s of waiting.
+	// ListEvents returns committed changes, oldest first. Each subject runs one ListEvents or GetHistory at a time. A call that
+	// has waited for 10 s fails with RESOURCE_EXHAUSTED.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
-	// each state, as far back as events are kept. RESOURCE_EXHAUSTED as of ListEvents.
+	// each state, as far back as events are kept. It waits and fails with RESOURCE_EXHAUSTED
+	// as ListEvents does.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(ctx context.Context, in *ListSupervisorsRequest, opts ...grpc.CallOption) (*ListSupervisorsResponse, error)
@@ -436,11 +437,12 @@ type FaultSupervisorServer interface {
 	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
 	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// ListEvents returns committed changes, oldest first. A subject's calls of ListEvents and GetHistory read one after
-	// the other: RESOURCE_EXHAUSTED after 10 s of waiting.
+	// ListEvents returns committed changes, oldest first. Each subject runs one ListEvents or GetHistory at a time. A call that
+	// has waited for 10 s fails with RESOURCE_EXHAUSTED.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
-	// each state, as far back as events are kept. RESOURCE_EXHAUSTED as of ListEvents.
+	// each state, as far back as events are kept. It waits and fails with RESOURCE_EXHAUSTED
+	// as ListEvents does.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(context.Context, *ListSupervisorsRequest) (*ListSupervisorsResponse, error)

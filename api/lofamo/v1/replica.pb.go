@@ -407,8 +407,8 @@ type ForwardResponse struct {
 	// Ask this node for a sign of life as well, from your own addresses (reply_to is empty): it may be that only
 	// you reach it. The other fields are empty then, except via.
 	Challenge *Challenge `protobuf:"bytes,6,opt,name=challenge,proto3" json:"challenge,omitempty"`
-	// Ids of the challenged node's neighbours through which it must be asked as well. Their digests come by this stream,
-	// so the leader may not reach them.
+	// Ids of neighbours of the challenged node whose digests this follower forwards. The follower also sends the challenge
+	// through them, because the leader is perhaps unable to reach them.
 	Via           []string `protobuf:"bytes,7,rep,name=via,proto3" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

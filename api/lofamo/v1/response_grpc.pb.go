@@ -87,8 +87,8 @@ type ResponseServiceClient interface {
 	CloseBreaker(ctx context.Context, in *CloseBreakerRequest, opts ...grpc.CallOption) (*CloseBreakerResponse, error)
 	// ListAudit returns lines of the audit, in order.
 	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
-	// ExportAudit sends lines of the audit from one on, in order, to the newest one at the time of the call, or for ever. OUT_OF_RANGE if the
-	// first one is no longer kept, or lies beyond the line after the newest, as after a restore from a snapshot.
+	// ExportAudit sends the lines of the audit in order, from a given line to the newest one at the time of the call, or without end.
+	// OUT_OF_RANGE if that line is no longer kept, or is more than one beyond the newest, as after a restore from a snapshot.
 	ExportAudit(ctx context.Context, in *ExportAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportAuditResponse], error)
 }
 
@@ -335,8 +335,8 @@ type ResponseServiceServer interface {
 	CloseBreaker(context.Context, *CloseBreakerRequest) (*CloseBreakerResponse, error)
 	// ListAudit returns lines of the audit, in order.
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
-	// ExportAudit sends lines of the audit from one on, in order, to the newest one at the time of the call, or for ever. OUT_OF_RANGE if the
-	// first one is no longer kept, or lies beyond the line after the newest, as after a restore from a snapshot.
+	// ExportAudit sends the lines of the audit in order, from a given line to the newest one at the time of the call, or without end.
+	// OUT_OF_RANGE if that line is no longer kept, or is more than one beyond the newest, as after a restore from a snapshot.
 	ExportAudit(*ExportAuditRequest, grpc.ServerStreamingServer[ExportAuditResponse]) error
 	mustEmbedUnimplementedResponseServiceServer()
 }

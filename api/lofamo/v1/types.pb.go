@@ -946,8 +946,8 @@ type Node struct {
 	// In the store only, for a node that is back from a stop, a death or a restart. Until this time, neither a silence that began before the
 	// return nor a failed handshake blames the node's links. Absent: the usual rules apply to its links.
 	LinksSettle *timestamppb.Timestamp `protobuf:"bytes,41,opt,name=links_settle,json=linksSettle,proto3" json:"links_settle,omitempty"`
-	// The answering replica has no leader: the node may have changed, and its age, registers and delivery status are unknown. Present only
-	// in the answers of GetNode; ClusterInfo says it for lists.
+	// The answering replica has no leader: the node may have changed, and its age, registers and delivery status are unknown. Only GetNode
+	// sets it. In lists, ClusterInfo.stale has the same meaning.
 	Stale *bool `protobuf:"varint,42,opt,name=stale,proto3,oneof" json:"stale,omitempty"`
 	// With stale: time since this replica last had a quorum. Absent: never since it started.
 	StaleAge      *durationpb.Duration `protobuf:"bytes,43,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`

@@ -26,8 +26,9 @@ const wordsSettle = 50 * time.Millisecond
 // netconsoleComplain is the least time between two warnings about lines that are left out.
 const netconsoleComplain = time.Minute
 
-// A receiver reads netconsoleRate datagrams a second, and netconsoleBurst at once: see udpguard.Pace. A panic has some 40 lines, each in a
-// datagram. Of strangers, netconsoleStrangers a second arrive, for the warning; the kernel drops the others of a flood.
+// The receiver reads netconsoleRate datagrams a second, after a burst of netconsoleBurst, without a rest. It rests for 1 ms after each
+// further one, so it reads at most some 1,500 a second: see udpguard.Pace. A panic has some 40 lines, each in a datagram. In a flood the
+// kernel admits about netconsoleStrangers datagrams a second from strangers, enough for the warning.
 const (
 	netconsoleRate      = 500
 	netconsoleBurst     = 1000

@@ -21,14 +21,14 @@ import (
 
 // Limits on the socket. The half has little memory and one thread: a user who may open the socket must not use either up.
 const (
-	// maxConns bounds the connections. Each rank of a job may have one. As of other resources, a user gets half at most, and the
+	// maxConns bounds the connections. Each rank of a job may have one. As with other resources, a user gets at most 50 %, and the
 	// last eighth is for root: see jobs.Room.
 	maxConns = 1024
-	// maxCalls bounds the calls in progress, also those whose requests have not arrived. A user's half exceeds his waiting calls and
-	// his watchers.
+	// maxCalls bounds the calls in progress, including those whose requests have not arrived. 50 % of it exceeds a user's limits on
+	// waiting calls and watchers together.
 	maxCalls = 1536
-	// maxStreams bounds the calls in progress of a connection. It exceeds maxCalls, because one process may be all participants of
-	// its node, and would otherwise wait for itself instead of getting an error.
+	// maxStreams bounds the calls in progress on a connection. It exceeds maxCalls, so that a process that makes the calls of all
+	// participants of its node gets an error at maxCalls. At maxStreams, gRPC would block the call.
 	maxStreams = 2048
 
 	maxRequest    = 128 << 10 // bytes: 1,024 node IDs

@@ -114,9 +114,10 @@ func auditExportCommand(a *command.App) *cobra.Command {
 		Short: "Check the audit and write it to a file, one JSON object a line",
 		Long: `Writes the lines of the audit, one JSON object a line, oldest first, and checks each line's hash and that it follows
 the line before. It appends to an existing file if the last line of the file agrees with the audit. So the same
-command, run every day, keeps the whole audit even when the supervisors drop old lines. It fails if the supervisors
-have another line with that number, or none: after a restore from a snapshot, export to a new file. If you store the
-last hash elsewhere, you can prove later that nothing was changed.`,
+command, run every day, keeps the whole audit even when the supervisors drop old lines. It fails if the supervisors'
+line with the number of the file's last line differs, or if their newest line has a lower number. Both happen after a
+restore from a snapshot: export to a new file. If you store the last hash elsewhere, you can prove later that nothing
+was changed.`,
 		Example: "  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit export --from 1200 > tail.jsonl\n" +
 			"  lofamoctl audit export -f audit.jsonl --follow",
 		Args: command.Exactly(),

@@ -357,8 +357,8 @@ func (e *Executor) removeKept(ctx context.Context, states States) {
 	}
 }
 
-// removeKeptFrom removes the kept conditions of a node, and returns from how many nodes of Kubernetes. With nodeLabel it does so on all
-// nodes with the label, because a node may have got the label of another one after its conditions.
+// removeKeptFrom removes the kept conditions of a node, and returns the number of changed Kubernetes nodes. With nodeLabel it changes all
+// Kubernetes nodes with the label, because one that already had conditions may later have got the label of another.
 func (e *Executor) removeKeptFrom(ctx context.Context, id fault.NodeID) (removed int, _ error) {
 	which := "node " + string(id)
 	if e.cfg.NodeLabel != "" {
@@ -383,7 +383,7 @@ func (e *Executor) removeKeptFrom(ctx context.Context, id fault.NodeID) (removed
 	return removed, failed
 }
 
-// findAll returns all nodes of Kubernetes that are a node: none, one, or with nodeLabel several.
+// findAll returns all Kubernetes nodes that represent a node: none, one, or with nodeLabel several.
 func (e *Executor) findAll(ctx context.Context, id fault.NodeID) (all []*keptNode, _ error) {
 	if label := e.cfg.NodeLabel; label != "" {
 		_, err := e.c.listNodes(ctx, e.c.follow, label+"="+string(id), func(nodes []corev1.Node, _, _ bool) {

@@ -20,8 +20,8 @@ import (
 // Limits on the answers to people's calls. gRPC queues an answer that the client does not take, and ends the call's context as if
 // the client had it. So the admission counts an answer until gRPC frees its bytes.
 const (
-	answerBytes = 64 << 20 // of a subject's reads, being built or not taken
-	answerShare = 4 << 20  // of one read: reserved before it is built; a longer answer counts no more
+	answerBytes = 64 << 20 // per subject: answers to reads, from before they are built until the client has taken them
+	answerShare = 4 << 20  // per read, reserved before its answer is built; bytes of an answer beyond it do not count
 	answerWait  = 10 * time.Second
 	takeTime    = time.Minute // in which a client must take the answer to a unary call
 )
@@ -132,9 +132,13 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// connInfo is who is at the other end of a connection.
-type connInfo struct {
-	credentials.TLSInfo
+// RemoteAddr implements net.Conn. gRPC gives it to every call as the address of its peer. The AuthInfo of a call is no place for the
+// connection, because embedded etcd wants a credentials.TLSInfo there.
+func (c *connection) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
+
+// connAddr is the address at the other end of a connection.
+type connAddr struct {
+	net.Addr
 
 	conn *connection
 }
@@ -142,14 +146,14 @@ type connInfo struct {
 // connectionOf returns the connection of a call of a server with these credentials.
 func connectionOf(ctx context.Context) *connection {
 	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(connInfo); ok {
-			return info.conn
+		if a, ok := p.Addr.(connAddr); ok {
+			return a.conn
 		}
 	}
 	return nil
 }
 
-// connecting is credentials over TLS whose AuthInfo is a connInfo.
+// connecting is credentials whose connections are *connection.
 type connecting struct {
 	credentials.TransportCredentials
 }
@@ -157,13 +161,11 @@ type connecting struct {
 // ServerHandshake implements credentials.TransportCredentials.
 func (c connecting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	nc, info, err := c.TransportCredentials.ServerHandshake(raw)
-	t, ok := info.(credentials.TLSInfo)
-	if err != nil || !ok {
+	if err != nil {
 		return nc, info, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	conn := &connection{nc, ctx, end}
-	return conn, connInfo{t, conn}, nil
+	return &connection{nc, ctx, end}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// scanWait is how long a call waits for the other reads of events of its subject.
+// scanWait limits how long a call waits until its subject's other reads of events are over.
 const scanWait = 10 * time.Second
 
 // scans lets each subject read the kept events once at a time: one read decodes up to all of these events.

@@ -224,9 +224,6 @@ func tlsInfo(ctx context.Context) (credentials.TLSInfo, bool) {
 	if !ok {
 		return credentials.TLSInfo{}, false
 	}
-	if info, ok := p.AuthInfo.(connInfo); ok {
-		return info.TLSInfo, true
-	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	return info, ok
 }

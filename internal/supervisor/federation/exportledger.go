@@ -291,7 +291,7 @@ func (l *ledger) behind(h ledgerHello) bool {
 	return h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent
 }
 
-// justHeard reports whether the region's current stream still sends, or ended less than a beat after its last message.
+// justHeard reports whether this ledger heard the region within the cut-off time or, if the stream has ended, within the last beat.
 func (l *ledger) justHeard(now time.Time) bool {
 	recent := l.limit()
 	if l.stream == 0 {
@@ -363,7 +363,7 @@ func (l *ledger) part(now time.Time, p ledgerPart, out *ledgerOutput) {
 	l.apply(now, &u, out)
 }
 
-// A transaction that the store refuses because of its size would be written again and again, and nothing else of any region.
+// Limits on sizes. If the store refused a transaction for its size, the parent would retry it for ever, and commit nothing for any region.
 const (
 	// maxValue bounds the bytes of an event or a document. An event, the document that it changes and the region's head share a transaction,
 	// and etcd's default limit is 1.5 MiB.

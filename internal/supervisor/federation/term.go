@@ -304,7 +304,9 @@ func (t *term) setTimer(timer *time.Timer) time.Time {
 // processor time, so messages that the regions sent meanwhile may still be unread.
 func (t *term) doubt(armed time.Time) {
 	if late := t.e.now().Sub(armed); !armed.IsZero() && late > t.e.cfg.Beat {
-		t.paused.Do(func() { t.e.cfg.Logger.Info("this replica was paused: it waits for the regions again", "late", late) })
+		t.paused.Do(func() {
+			t.e.cfg.Logger.Info("this replica was paused: it restarts the wait for every region", "late", late)
+		})
 		t.all(ledgerDeaf{})
 	}
 }

@@ -332,7 +332,7 @@ func (f *Forwarder) sendWaiting(s grpc.BidiStreamingClient[lofamov1.ForwardReque
 	return s.Send(req)
 }
 
-// challenge asks a node for a sign of life in the leader's stead, also through the neighbours via.
+// challenge sends the leader's challenge to a node, directly and through the neighbours in via.
 func (f *Forwarder) challenge(c *lofamov1.Challenge, via []string) {
 	if f.cfg.Challenger == nil || len(c.GetNonce()) != len(awareness.Challenge{}.Nonce) {
 		return

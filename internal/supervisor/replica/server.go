@@ -43,7 +43,7 @@ type Server struct {
 	// Foreign converts verdicts of another region's supervisor on its border nodes into one verdict for each node. It
 	// leaves out verdicts on other nodes. nil: there are no other regions.
 	Foreign func(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict
-	// Window is how long a follower is taken to reach a node after it has forwarded a digest of the node.
+	// Window is the maximum age of a forwarded digest that shows that the follower reaches the node.
 	Window  time.Duration
 	Metrics *metrics.Metrics
 
@@ -51,8 +51,8 @@ type Server struct {
 	followers map[*session]bool // our own replicas that forward to us
 }
 
-// Challenge makes all followers challenge a node, each from its own addresses: the leader may not be the one that
-// reaches it. A follower also asks through those of the node's neighbours whose digests it has forwarded lately. Challenge does not block.
+// Challenge makes all followers challenge a node, each from its own addresses, because the leader is perhaps unable to reach it. A
+// follower also sends the challenge through those neighbours in c.Via whose digests it forwarded within Window. Challenge does not block.
 func (s *Server) Challenge(c awareness.Challenge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

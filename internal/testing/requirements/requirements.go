@@ -53,6 +53,20 @@ func note(path, test, why string) error {
 	return nil
 }
 
+// ListenerFilter ends a test that cannot filter a TCP listener. Linux 6.18 refuses that without CAP_NET_ADMIN.
+func ListenerFilter(t testing.TB) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	admit := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &admit}); err != nil {
+		Missing(t, "a filter of a TCP socket: %v", err)
+	}
+}
+
 // Program returns the path of a program: the first of these names that is in the PATH. from says where one gets it.
 func Program(t testing.TB, from string, names ...string) string {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/testing/attempts"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 // TestFloodOfStrangersDoesNotDelayMembers sends 20,000 packets of strangers to a member that reads 500 packets in a
@@ -22,6 +23,7 @@ func TestFloodOfStrangersDoesNotDelayMembers(t *testing.T) {
 // TestFloodOfStreamsIsDropped floods a member with streams of a stranger: the kernel drops most of them, and those of a member's address
 // get in.
 func TestFloodOfStreamsIsDropped(t *testing.T) {
+	requirements.ListenerFilter(t)
 	a := startConfig(t, Config{Name: "a", Key: key(1), Timing: calm, MaxPackets: 500, Strangers: 200})
 	b := start(t, "b", key(1), a)
 	a.until(t, EventJoin, "b")

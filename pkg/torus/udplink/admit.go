@@ -33,9 +33,9 @@ const (
 	acceptBurst   = 8
 )
 
-// The acceptor accepts connectRate connections a second, and connectBurst at once. Then it rests: see udpguard.Pace. The kernel drops
-// connections from other addresses than the peer's. From ports other than the peer's own it admits othersRate a second in a flood, so the
-// peer's connection does not wait behind these.
+// The acceptor accepts connectRate connections a second, after a burst of connectBurst, without a rest. It rests for connectRest after
+// each further one: see udpguard.Pace. The kernel drops connections from addresses other than the peer's. In a flood it admits othersRate
+// a second from other ports at that address, so that the peer's connection does not wait behind them.
 const (
 	connectRate  = 50
 	connectBurst = 50
@@ -54,7 +54,7 @@ func (l *Link) listen(network string) error {
 	l.tcp = at.(*net.TCPListener) //nolint:forcetypeassert // the network is TCP
 	l.doors = udpguard.New(othersRate, udpguard.Listener, udpguard.SameAddress)
 	l.doors.OnFailure(func(err error) {
-		l.log.Warn("the kernel does not filter the handshakes of this link: strangers can delay them", "err", err)
+		l.log.Info("the kernel does not filter the handshakes of this link: strangers can delay them", "err", err)
 	})
 	l.knowPeer()
 	raw, err := l.tcp.SyscallConn()

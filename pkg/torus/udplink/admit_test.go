@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/testing/attempts"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/torus"
 )
 
@@ -96,6 +97,7 @@ func upAmong(t *testing.T, use func(net.Conn)) time.Duration {
 // TestFloodOfConnectionsIsDropped floods the acceptor with connections from another address, which the kernel drops, and from other
 // ports at the peer's address: the acceptor takes a few connections, and the peer's handshake succeeds.
 func TestFloodOfConnectionsIsDropped(t *testing.T) {
+	requirements.ListenerFilter(t)
 	a, b := pairOf(t)
 	b.start()
 	flood := func(addr netip.Addr, tries int) int64 {

@@ -121,8 +121,8 @@ func (n *Netconsole) Packet(now time.Time, from netip.Addr, b []byte) bool {
 	return found
 }
 
-// lines returns the complete lines that a datagram ends, as far as the sender has room for them. It cuts no others: a flood must not cost
-// the half more than its budget.
+// lines returns the complete lines that a datagram ends, as far as the sender's rate allows. It does not parse the rest, so that a flood
+// does not cost the half more than that rate.
 func (n *Netconsole) lines(s *netconsoleSender, now time.Time, b []byte) (out []string) {
 	room := int(s.room)
 	if room < 1 {

@@ -119,7 +119,7 @@ func TestChangeWithoutLeaderFailsWithOneSentence(t *testing.T) {
 	}{
 		"both say so":        {[2]error{noLeader, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
 		"one is not reached": {[2]error{nil, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
-		"one was cut off":    {[2]error{noLeader, cut}, "SECOND did not confirm the change (error reading from server: EOF): it may have been made"},
+		"one was cut off":    {[2]error{noLeader, cut}, "SECOND did not confirm the change (error reading from server: EOF): it may"},
 	} {
 		var targets []string
 		for _, says := range c.says {

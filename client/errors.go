@@ -59,7 +59,8 @@ type UnknownOutcomeError struct {
 }
 
 func (e *UnknownOutcomeError) Error() string {
-	return fmt.Sprintf("%s did not confirm the change (%s): it may have been made: read the state before you try again", e.Target, reason(e.Err))
+	return fmt.Sprintf("%s did not confirm the change (%s): it may have been made: read the state before you try again", e.Target,
+		reason(e.Err))
 }
 
 // Unwrap returns the error of the attempt.

@@ -189,6 +189,8 @@ func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 		// A member of the standing fault gets no new verdict. It may have returned, and its first report may still be under way.
 		members = slices.DeleteFunc(slices.Clone(members), func(id fault.NodeID) bool { return slices.Contains(old.GetMembers(), string(id)) })
 	}
+	// A slow store may commit the fault after a member has returned.
+	members = slices.DeleteFunc(slices.Clone(members), func(id fault.NodeID) bool { return b.hit[id] })
 	return w.spared(members, g.Cause)
 }
 

@@ -55,6 +55,7 @@ const maxAnswers = 4
 type batch struct {
 	changes  []timedChange
 	groups   []awareness.GroupStatus
+	hit      map[fault.NodeID]bool // members of these that really had the fault when the leader found it
 	touched  map[fault.NodeID]bool
 	origins  map[fault.Origin]bool
 	reports  []fault.ReportID
@@ -76,7 +77,7 @@ type timedChange struct {
 }
 
 func newBatch() *batch {
-	return &batch{touched: make(map[fault.NodeID]bool), origins: make(map[fault.Origin]bool)}
+	return &batch{touched: make(map[fault.NodeID]bool), origins: make(map[fault.Origin]bool), hit: make(map[fault.NodeID]bool)}
 }
 
 func (b *batch) empty() bool {
@@ -309,7 +310,14 @@ func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	for _, id := range out.Settled {
 		t.touch(id)
 	}
-	t.open.groups = append(t.open.groups, out.Groups...)
+	for _, g := range out.Groups {
+		t.open.groups = append(t.open.groups, g)
+		for _, id := range g.Members {
+			if t.r.w.spared([]fault.NodeID{id}, g.Cause) == "" {
+				t.open.hit[id] = true
+			}
+		}
+	}
 	t.launch()
 	t.foldDue(now)
 	t.r.sleepUntil(t.wakes())

@@ -113,13 +113,21 @@ func TestChangeWithoutLeaderFailsWithOneSentence(t *testing.T) {
 		t.Fatal(err)
 	}
 	noLeader, cut := st.Err(), status.Error(codes.Unavailable, "error reading from server: EOF")
+	st, err = status.New(codes.Unavailable, "no quorum: nothing was changed").WithDetails(&errdetails.ErrorInfo{Reason: "NOTHING_CHANGED",
+		Domain: "lofamo"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unread := st.Err()
 	for name, c := range map[string]struct {
 		says [2]error
 		want string
 	}{
-		"both say so":        {[2]error{noLeader, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
-		"one is not reached": {[2]error{nil, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
-		"one was cut off":    {[2]error{noLeader, cut}, "SECOND did not confirm the change (error reading from server: EOF): it may"},
+		"both say so":               {[2]error{noLeader, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
+		"one is not reached":        {[2]error{nil, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
+		"one cannot read its store": {[2]error{unread, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
+		"neither can":               {[2]error{noLeader, unread}, "rpc error: code = Unavailable desc = no quorum: nothing was changed"},
+		"one was cut off":           {[2]error{noLeader, cut}, "SECOND did not confirm the change (error reading from server: EOF): it may"},
 	} {
 		var targets []string
 		for _, says := range c.says {

@@ -18,9 +18,10 @@
 // once, for example NOT_FOUND. A replica without a leader marks its answer as stale; the client then asks the others
 // and returns a stale answer only as a last resort.
 //
-// A change goes to the next replica only if the client did not reach this one, or if this one has no leader. If a replica
-// was reached and the call ends with UNAVAILABLE for another reason, the error is an *UnknownOutcomeError. After it and
-// after any other error the change may have happened: read the state and decide.
+// A change goes to the next replica only if nothing was changed: the client did not reach this one, or this one has no
+// leader or could not read its store (reasons NO_LEADER and NOTHING_CHANGED). If a replica was reached and the call ends with
+// UNAVAILABLE for another reason, the error is an *UnknownOutcomeError. After it and after any other error the change may
+// have happened: read the state and decide.
 //
 // # Deadlines and retries
 //

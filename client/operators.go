@@ -18,8 +18,8 @@ import (
 const changeTimeout = 40 * time.Second
 
 // change asks one supervisor after the other until one knows the outcome. It asks the next one only if nothing was changed: a supervisor
-// was not reached, or refused the change for lack of a leader. After other failures the change may have happened. If those that answer have
-// no leader and the others cannot be reached, the error is that there is no leader.
+// was not reached, or refused the change because it had no leader or could not read its store. After other failures the change may have
+// happened. If those that answer refuse it so and the others cannot be reached, the error is the last refusal.
 func change[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
 		return ask(ctx, lofamov1.NewFaultSupervisorClient(conn))
@@ -30,7 +30,7 @@ func change[T any](ctx context.Context, c *Client, ask func(context.Context, lof
 func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (T, error) {
 	var zero T
 	var tried []Try
-	var leaderless error
+	var refused error
 	first := c.start()
 	for n := range c.cfg.Targets {
 		i := (first + n) % len(c.cfg.Targets)
@@ -56,24 +56,24 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 			return zero, err
 		}
 		switch tried = append(tried, Try{c.cfg.Targets[i], err}); {
-		case noLeader(err):
-			leaderless = err
+		case nothingChanged(err):
+			refused = err
 		case reached.Addr != nil:
 			return zero, &UnknownOutcomeError{tried[len(tried)-1]}
 		}
 	}
-	if leaderless != nil {
-		return zero, leaderless
+	if refused != nil {
+		return zero, refused
 	}
 	return zero, &NoAnswerError{tried}
 }
 
-// noLeader reports whether a supervisor refused a change for lack of a leader.
-func noLeader(err error) bool {
+// nothingChanged reports whether a supervisor refused a change before it began.
+func nothingChanged(err error) bool {
 	st, _ := status.FromError(err)
 	return slices.ContainsFunc(st.Details(), func(d any) bool {
 		info, ok := d.(*errdetails.ErrorInfo)
-		return ok && info.GetReason() == "NO_LEADER"
+		return ok && (info.GetReason() == "NO_LEADER" || info.GetReason() == "NOTHING_CHANGED")
 	})
 }
 

@@ -22,6 +22,8 @@ const (
 	reasonResume = "RESUME"
 	// reasonNoLeader: there is no leader, and nothing was changed.
 	reasonNoLeader = "NO_LEADER"
+	// reasonNothingChanged: the leader could not read the store before a change, so it changed nothing.
+	reasonNothingChanged = "NOTHING_CHANGED"
 	// reasonNotLeading: the replica that was asked as the leader does not lead, and nothing was changed.
 	reasonNotLeading = "NOT_LEADING"
 	// reasonSlow is reasonResume after the client read too slowly.
@@ -40,6 +42,11 @@ func withInfo(code codes.Code, reason, message string, metadata map[string]strin
 		st = detailed
 	}
 	return st.Err()
+}
+
+// storeUnread refuses a change because the store could not be read before it.
+func storeUnread(err error) error {
+	return withInfo(codes.Unavailable, reasonNothingChanged, err.Error()+": nothing was changed", nil)
 }
 
 // isNotLeading reports whether a replica that was asked as the leader does not lead. Replicas of earlier versions give no

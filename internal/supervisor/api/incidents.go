@@ -385,7 +385,7 @@ func (s *Server) acknowledgeIncident(ctx context.Context, by string,
 		in, err := s.cfg.Incidents.Incident(ctx, req.GetId())
 		switch {
 		case err != nil:
-			return nil, status.Error(codes.Unavailable, err.Error())
+			return nil, storeUnread(err)
 		case in == nil:
 			return nil, noIncident(req.GetId())
 		}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -68,6 +69,7 @@ func TestWhatBecameOfAChange(t *testing.T) {
 			codes.FailedPrecondition, "reason", false},
 		"one that breaks off": {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.Unavailable, "cut")}), codes.Unavailable,
 			"cut", false},
+		"the store is not read": {storeUnread(errors.New("no quorum")), nil, codes.Unavailable, "no quorum: nothing was changed", false},
 		"the lead is lost here": {engine.ErrUnsettled, nil, codes.DeadlineExceeded, "the outcome is unknown", false},
 	} {
 		cfg := Config{Self: "s1", Names: names, Operators: changing{c.own}, Directory: led{conn: c.leader}, LeaderWait: time.Hour}
@@ -81,6 +83,9 @@ func TestWhatBecameOfAChange(t *testing.T) {
 		}
 		details := status.Convert(err).Details()
 		if info, ok := append(details, nil)[0].(*errdetails.ErrorInfo); (ok && info.GetReason() == "NO_LEADER") != c.noLeader {
+			t.Errorf("%s: details %v", name, details)
+		}
+		if name == "the store is not read" && infoOf(t, err).GetReason() != "NOTHING_CHANGED" {
 			t.Errorf("%s: details %v", name, details)
 		}
 	}

@@ -392,7 +392,7 @@ func (r *Responses) commit(ctx context.Context, by string, prepare func(store.Po
 	revision, err := r.s.cfg.Operators.Change(ctx, func(store.Topology) ([]store.Write, error) {
 		set, err := r.policies.PolicySet(ctx)
 		if err != nil {
-			return nil, status.Error(codes.Unavailable, err.Error())
+			return nil, storeUnread(err)
 		}
 		if p, err = prepare(set, by); err != nil || len(p.stored) == 0 {
 			return nil, err

@@ -53,7 +53,7 @@ func (e *Enrolment) createToken(ctx context.Context, by string, req *lofamov1.Cr
 	_, err = e.s.cfg.Operators.Change(ctx, func(store.Topology) ([]store.Write, error) {
 		all, err := e.cfg.Tokens.Tokens(ctx)
 		if err != nil {
-			return nil, status.Error(codes.Unavailable, err.Error())
+			return nil, storeUnread(err)
 		}
 		w := store.Write{Puts: []store.KV{kv}, Guards: []store.Guard{stored.Guard()}}
 		for _, t := range all {
@@ -99,7 +99,7 @@ func (e *Enrolment) RevokeToken(ctx context.Context, req *lofamov1.RevokeTokenRe
 		_, err := e.s.cfg.Operators.Change(ctx, func(store.Topology) ([]store.Write, error) {
 			t, ok, err := e.cfg.Tokens.Token(ctx, req.GetId())
 			if err != nil {
-				return nil, status.Error(codes.Unavailable, err.Error())
+				return nil, storeUnread(err)
 			}
 			if !ok || time.Now().After(t.Expires) {
 				return nil, status.Errorf(codes.NotFound, "id: given %.64q: want a token that has not expired", req.GetId())

@@ -127,7 +127,8 @@ func (r *restart) end() hostcore.Event {
 }
 
 // startsAlone reports whether the DNP half starts without the supervisors' knowledge: unannounced and not together with the host half.
-// It also returns true if this start replaces an announced restart for which the neighbours still wait.
+// It also returns true if this start replaces an announced restart for which the neighbours still wait. Supervisors know of no return of a
+// host half in its first life.
 func (n *node) startsAlone() bool {
 	recent := n.restart != nil && n.w.now.Sub(n.restart.begun) < linkWatch
 	if recent && n.restart.of(fault.HalfDNP) && n.back.After(n.restart.begun) {
@@ -136,7 +137,7 @@ func (n *node) startsAlone() bool {
 	if r := n.restarting(); r != nil {
 		return !r.of(fault.HalfDNP) || !r.excused
 	}
-	return n.host.up() && (n.w.now.Sub(n.host.born) > returnAfter || recent)
+	return n.host.up() && (n.w.now.Sub(n.host.born) > returnAfter || n.host.epoch == 1 || recent)
 }
 
 // forgetRestarts notes which planned restarts a new leader does not recognise, because its clock differs too much.

@@ -2,13 +2,10 @@ package client
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -72,17 +69,9 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	return out, nil
 }
 
-// PutDenyList replaces the list of revoked certificates. It goes to the next supervisor only after UNAVAILABLE.
-func (c *Client) PutDenyList(ctx context.Context, signed *lofamov1.SignedDenyList) (resp *lofamov1.PutDenyListResponse, err error) {
-	err = c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		resp, err = lofamov1.NewCertificatesClient(conn).PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
-		if err != nil && status.Code(err) != codes.Unavailable {
-			return finalError{err}
-		}
-		return err
+// PutDenyList replaces the list of revoked certificates.
+func (c *Client) PutDenyList(ctx context.Context, signed *lofamov1.SignedDenyList) (*lofamov1.PutDenyListResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.PutDenyListResponse, error) {
+		return lofamov1.NewCertificatesClient(conn).PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
 	})
-	if final, ok := errors.AsType[finalError](err); ok {
-		err = final.err
-	}
-	return resp, err
 }

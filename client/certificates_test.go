@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -94,7 +95,11 @@ func TestConcurrentAnswerHidesNoSupervisor(t *testing.T) {
 	clienttest.PKI(t, dir)
 	m := clienttest.NewMap()
 	a, b := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
-	a.Certificates.Hold, a.Certificates.Err = make(chan struct{}), status.Error(codes.Unavailable, "stopping")
+	unread, err := status.New(codes.Unavailable, "no quorum").WithDetails(&errdetails.ErrorInfo{Reason: "NOTHING_CHANGED", Domain: "lofamo"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Certificates.Hold, a.Certificates.Err = make(chan struct{}), unread.Err()
 	a.RefuseIf(func(proto.Message) error { return status.Error(codes.Unavailable, "stopping") })
 	c := dial(t, dir, a.Address, b.Address)
 	done := make(chan error, 1)

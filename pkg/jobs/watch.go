@@ -40,7 +40,7 @@ type Node struct {
 
 // WatchFaults calls handle with the state of nodes, and then with every change, until the context ends or handle
 // returns an error, which it returns. No nodes: this one and its neighbours. A node supports at most 1,024 watched
-// nodes, which its users share: a node that loses its room to another user's becomes Unknown.
+// nodes, which its users share. If a barrier or another user takes a node's place, handle gets the node as Unknown.
 func (c *Client) WatchFaults(ctx context.Context, nodes []string, handle func(Faults) error) error {
 	var stopped error
 	err := c.persist(ctx, "watch faults", func() error {

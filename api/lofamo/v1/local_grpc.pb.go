@@ -44,8 +44,8 @@ const (
 type LocalClient interface {
 	// WatchFaults sends the known state of the requested nodes, then every change as it becomes known here. The node
 	// itself and its neighbours are always known; the host half requests others from the supervisors while they are
-	// watched. A node watches at most 1,024 nodes, which its users and barriers share: see docs/jobs.md. A watched node
-	// that loses its room to another user becomes UNKNOWN. INVALID_ARGUMENT for a name that is not an id.
+	// watched. A node watches at most 1,024 nodes for all its users and barriers: see docs/jobs.md. If a barrier or another
+	// user takes a node's place, the stream reports the node as UNKNOWN. INVALID_ARGUMENT for a name that is not an id.
 	// RESOURCE_EXHAUSTED if the requested nodes have no room, for more than 64 watchers, and for a user who opens
 	// watches too often. A slow reader gets the newest state of each node and misses those between.
 	WatchFaults(ctx context.Context, in *WatchFaultsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFaultsResponse], error)
@@ -153,8 +153,8 @@ func (c *localClient) Barrier(ctx context.Context, in *BarrierRequest, opts ...g
 type LocalServer interface {
 	// WatchFaults sends the known state of the requested nodes, then every change as it becomes known here. The node
 	// itself and its neighbours are always known; the host half requests others from the supervisors while they are
-	// watched. A node watches at most 1,024 nodes, which its users and barriers share: see docs/jobs.md. A watched node
-	// that loses its room to another user becomes UNKNOWN. INVALID_ARGUMENT for a name that is not an id.
+	// watched. A node watches at most 1,024 nodes for all its users and barriers: see docs/jobs.md. If a barrier or another
+	// user takes a node's place, the stream reports the node as UNKNOWN. INVALID_ARGUMENT for a name that is not an id.
 	// RESOURCE_EXHAUSTED if the requested nodes have no room, for more than 64 watchers, and for a user who opens
 	// watches too often. A slow reader gets the newest state of each node and misses those between.
 	WatchFaults(*WatchFaultsRequest, grpc.ServerStreamingServer[WatchFaultsResponse]) error

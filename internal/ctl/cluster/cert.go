@@ -144,8 +144,8 @@ func certRevokeCommand(a *command.App) *cobra.Command {
 		Use:   "revoke ROLE/NAME... --reason REASON",
 		Short: "Revoke the certificates of nodes, supervisors, executor processes or people: all or none",
 		Long: `Revokes every certificate that an identity has now. A certificate that the cluster's authority issues afterwards is
-valid: give the node new keys, and no other step is needed. If a supervisor's clock is ahead of this machine's, it dates
-the revocation.
+valid: give the node new keys, and no other step is needed. The revocation takes its time from the latest of this
+machine's clock and the supervisors' clocks.
 
 node/NODE stands for both halves of a node, which are revoked together. The command refuses one half alone: the other
 would speak for the node, and links that work would be called FAILED.
@@ -201,7 +201,8 @@ silence is no fault.`,
 	return cmd
 }
 
-// maxAhead limits how far a supervisor's clock may be ahead of this machine's, so that a supervisor cannot have later certificates revoked.
+// maxAhead limits how far a supervisor's clock may be ahead of this machine's, so that a supervisor cannot cause the revocation of later
+// certificates.
 const maxAhead = time.Hour
 
 // revokedAt returns the time of a revocation: the latest of the clocks of this machine and the supervisors. All of them issue certificates,
@@ -211,7 +212,7 @@ func revokedAt(a *command.App, was *lofamov1.ListCertificatesResponse) (time.Tim
 	clocks := fmt.Sprintf("this machine's clock says %s, and a supervisor's says %s", own.UTC().Format(time.RFC3339), at.Format(time.RFC3339))
 	switch ahead := at.Sub(own); {
 	case was.GetClock() == nil:
-		a.Warnf("lofamoctl: the supervisors are of an earlier version and do not tell their time: certificates that they issued after %s by "+
+		a.Warnf("lofamoctl: the supervisors run an earlier version and do not report their clocks: certificates that they issued after %s by "+
 			"their clocks stay valid\n", own.UTC().Format(time.RFC3339))
 		return own, nil
 	case ahead > maxAhead:

@@ -86,7 +86,10 @@ func (c *checks) leave(is *checker, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	is.busy = false
-	is.budget.ReserveN(time.Now(), min(int((took.Nanoseconds()+checkMilli-1)/checkMilli), is.budget.Burst()))
+	now, burst := time.Now(), is.budget.Burst()
+	for left := int((took.Nanoseconds() + checkMilli - 1) / checkMilli); left > 0; left -= burst { // the budget may be overdrawn
+		is.budget.ReserveN(now, min(left, burst))
+	}
 }
 
 // forget drops the subjects with a full budget.

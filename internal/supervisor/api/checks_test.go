@@ -110,3 +110,20 @@ func TestViewersChecksAreBoundedInTime(t *testing.T) {
 		t.Errorf("somebody else's check: %v", code)
 	}
 }
+
+// TestLongCheckIsChargedInFull: a check that takes longer than the burst, as on a busy machine, is followed by a wait for all of its time.
+func TestLongCheckIsChargedInFull(t *testing.T) {
+	c, now := newChecks(), time.Now()
+	is, err := c.enter("ann", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.leave(is, 3*checkBurst)
+	wait := time.Duration(2 / checkShare * float64(checkBurst)) // for what the check took beyond the burst
+	if _, err := c.enter("ann", now.Add(wait/2)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("after half of the wait: %v", err)
+	}
+	if _, err := c.enter("ann", now.Add(wait+time.Minute)); err != nil {
+		t.Errorf("after the wait: %v", err)
+	}
+}

@@ -41,9 +41,12 @@ const (
 	handshakeTime = 5 * time.Second
 )
 
-// callRate limits the calls of a user. It exceeds the rates of barriers, eurekas and watches together. A call above it closes its
-// connection, because even a refused call costs the half's thread some time.
-var callRate = jobs.Limit{Rate: 1000, Burst: 2000}
+// callRate limits the calls of a user. It exceeds the rates of barriers, eurekas and watches together. Calls above it are refused. Even a
+// refused call costs the half's thread some time, so refused calls above floodRate close their connection.
+var (
+	callRate  = jobs.Limit{Rate: 1000, Burst: 2000}
+	floodRate = jobs.Limit{Rate: 2000, Burst: 4000}
+)
 
 // Listen limits the connections of a Unix socket, in total and per user.
 func Listen(l net.Listener, log *slog.Logger) net.Listener {
@@ -61,21 +64,25 @@ func Listen(l net.Listener, log *slog.Logger) net.Listener {
 type calls struct {
 	*bounded.Calls[uint32]
 
-	mu   sync.Mutex
-	rate jobs.Limit
+	mu          sync.Mutex
+	rate, flood jobs.Limit
 }
 
 func newCalls() *calls {
-	return &calls{rate: callRate, Calls: bounded.NewCalls(bounded.CallLimits[uint32]{
+	return &calls{rate: callRate, flood: floodRate, Calls: bounded.NewCalls(bounded.CallLimits[uint32]{
 		May:      func(uid uint32, mine, all int) bool { return jobs.Room(maxCalls, all, uid, mine) },
 		Requests: maxArriving, Bytes: arrivingBytes,
 	})}
 }
 
-func (c *calls) mayBegin(uid uint32) bool {
+// mayBegin reports whether a user may begin a call now, and if not, whether the connection of that call must end.
+func (c *calls) mayBegin(now time.Time, uid uint32) (may, floods bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.rate.Take(time.Now(), uid)
+	if c.rate.Take(now, uid) {
+		return true, false
+	}
+	return false, !c.flood.Take(now, uid)
 }
 
 // GRPC returns a server of these calls, for Unix sockets. Its stop waits for the handlers, which call the half even
@@ -95,8 +102,8 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if err != nil {
 		return bounded.Refuse(ctx, err)
 	}
-	if !s.calls.mayBegin(who.uid) {
-		if who.conn != nil {
+	if may, floods := s.calls.mayBegin(time.Now(), who.uid); !may {
+		if floods && who.conn != nil {
 			_ = who.conn.Close()
 		}
 		return bounded.Refuse(ctx, status.Errorf(codes.ResourceExhausted, "calls: uid %d makes too many: want at most %.0f a second, or %.0f at "+

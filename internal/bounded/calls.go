@@ -25,7 +25,7 @@ type CallLimits[S comparable] struct {
 var ErrSlow = errors.New("the request did not arrive in time")
 
 // Calls limits the calls in progress on a gRPC server, and the memory of requests that arrive. Enter counts a call in the server's
-// tap, before gRPC starts a goroutine for it. Receive reads its request. Their methods may be called from any goroutine.
+// tap, before gRPC starts a goroutine for it. Receive reads its request. Any goroutine may call the methods.
 type Calls[S comparable] struct {
 	limits   CallLimits[S]
 	arriving *semaphore.Weighted

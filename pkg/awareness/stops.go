@@ -66,11 +66,12 @@ func (m *Machine) stopNotice(n *node, d fault.Delivery, now time.Time) {
 	if !s.Valid() || id.Origin.Half != fault.HalfHost || id.Epoch < n.voice(fault.HalfHost).epoch || n.revoked {
 		return
 	}
+	w := notice{n, s, stampOf(id), sent(d, now)}
 	if n.dead.on || n.inferred {
-		m.notices = append(m.notices, notice{n, s, stampOf(id), sent(d, now)})
+		m.notices = append(m.notices, w)
 		return
 	}
-	m.noticed(notice{n, s, stampOf(id), sent(d, now)}, now)
+	m.noticed(w, now)
 }
 
 // notice is a node's notice about a stop.

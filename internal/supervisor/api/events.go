@@ -160,15 +160,11 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 		limit = defaultEvents
 	}
 	cluster := s.catchUp(ctx)
-	end, err := s.scans.begin(ctx)
+	b, end, err := s.beginScan(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	b, err := s.cfg.Copy.Bounds(ctx)
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
 	resp := &lofamov1.ListEventsResponse{Revision: b.Revision, Cluster: cluster}
 	switch {
 	case page == nil && req.GetAfterRevision() == 0:

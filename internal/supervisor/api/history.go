@@ -131,15 +131,11 @@ func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 	if err != nil {
 		return nil, err
 	}
-	end, err := s.scans.begin(ctx)
+	b, end, err := s.beginScan(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	b, err := s.cfg.Copy.Bounds(ctx)
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
 	h := history{of: of, limit: limit, since: req.GetSince()}
 	if err := s.scan(ctx, b, b.Oldest, false, h.forget, h.add); err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
 // scanWait limits how long a call waits until its subject's other reads of events are over.
@@ -73,4 +75,16 @@ func (s *scans) leave(by string) {
 			delete(s.subjects, by)
 		}
 	}
+}
+
+// beginScan waits for the turn of the caller's subject, and returns the bounds of the kept events. Call end when the read is over.
+func (s *Server) beginScan(ctx context.Context) (b store.Bounds, end func(), err error) {
+	if end, err = s.scans.begin(ctx); err != nil {
+		return b, nil, err
+	}
+	if b, err = s.cfg.Copy.Bounds(ctx); err != nil {
+		end()
+		return b, nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return b, end, nil
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
@@ -163,7 +162,7 @@ func TestAStaleAnswerIsTheLastResort(t *testing.T) {
 	stale, fresh := clienttest.NewMap(), clienttest.NewMap()
 	stale.Nodes.Cluster = &lofamov1.ClusterInfo{Stale: true, Dims: "2x1x1"}
 	fresh.Nodes.Cluster = &lofamov1.ClusterInfo{Dims: "2x1x1"}
-	stale.Nodes.Nodes = []*lofamov1.Node{{Id: "a", Stale: proto.Bool(true)}}
+	stale.Nodes.Nodes = []*lofamov1.Node{{Id: "a", Stale: new(true)}}
 	fresh.Nodes.Nodes = []*lofamov1.Node{{Id: "a"}}
 	a, b := clienttest.Serve(t, dir, stale), clienttest.Serve(t, dir, fresh)
 	a.Operators.Masks, b.Operators.Masks = &lofamov1.ListMasksResponse{Stale: true}, &lofamov1.ListMasksResponse{}

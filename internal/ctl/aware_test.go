@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -236,7 +235,7 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	m.Nodes.Cluster.Stale, m.Nodes.Cluster.StaleAge = true, durationpb.New(75*time.Second)
 	m.Links.Cluster, m.Summary.Cluster, m.Explanation.Cluster = m.Nodes.GetCluster(), m.Nodes.GetCluster(), m.Nodes.GetCluster()
 	for _, n := range m.Nodes.GetNodes() {
-		n.Stale, n.StaleAge = proto.Bool(true), m.Nodes.GetCluster().GetStaleAge()
+		n.Stale, n.StaleAge = new(true), m.Nodes.GetCluster().GetStaleAge()
 	}
 	r := ctltest.StartRemote(t, m)
 	for _, args := range []string{"get nodes", "get node 0,0,0", "get links", "get groups", "summary", "status", "explain 0,0,0"} {
@@ -251,7 +250,7 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 // node's silence.
 func TestStaleNodeHidesNothingAsUnheard(t *testing.T) {
 	m := grouped(t)
-	m.Nodes.Nodes = []*lofamov1.Node{{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_NORMAL, Stale: proto.Bool(true)}}
+	m.Nodes.Nodes = []*lofamov1.Node{{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_NORMAL, Stale: new(true)}}
 	r := ctltest.StartRemote(t, m)
 	got := run(t, nil, r.Flags("get", "node", "0,0,0")...)
 	if got.code != 0 || !strings.Contains(got.stderr, "STALE") || strings.Contains(got.stdout, "since this leader took over") ||

@@ -223,7 +223,7 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 		if err != nil {
 			return nil, err
 		}
-		nodes[0].Stale = proto.Bool(snap.Stale)
+		nodes[0].Stale = new(snap.Stale)
 		if snap.Stale {
 			nodes[0].StaleAge = knownAge(snap.StaleAge)
 		} else {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/bougou/go-ipmi/pkg/client"
 	"github.com/bougou/go-ipmi/pkg/command/storage"
 	"github.com/bougou/go-ipmi/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/executor/controller"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
@@ -230,15 +232,58 @@ func TestIPv6HostIsBracketed(t *testing.T) {
 	}
 }
 
-// wantDisconnected checks that no UDP socket of this machine is connected to that loopback address.
+// wantDisconnected checks that no UDP socket of this process is connected to that loopback address.
 func wantDisconnected(t *testing.T, address string) {
 	t.Helper()
-	_, port, _ := net.SplitHostPort(address)
-	n, _ := strconv.Atoi(port)
-	open, err := os.ReadFile("/proc/self/net/udp")
-	if err != nil || strings.Contains(string(open), fmt.Sprintf(" 0100007F:%04X 01", n)) {
-		t.Errorf("a socket connected to %s is open: %v\n%s", address, err, open)
+	if connected(t, address) {
+		t.Errorf("a socket connected to %s is open", address)
 	}
+}
+
+// connected reports whether a UDP socket of this process is connected to that address. It asks each descriptor of the process:
+// /proc/self/net/udp would also show a closed socket that a forked child still holds until its exec.
+func connected(t *testing.T, address string) bool {
+	t.Helper()
+	descriptors, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(descriptors, func(d os.DirEntry) bool {
+		fd, err := strconv.Atoi(d.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer, err := unix.Getpeername(fd)
+		if err != nil { // no connected socket
+			return false
+		}
+		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		to, ok := peer.(*unix.SockaddrInet4)
+		return err == nil && ok && kind == unix.SOCK_DGRAM &&
+			netip.AddrPortFrom(netip.AddrFrom4(to.Addr), uint16(to.Port)).String() == address
+	})
+}
+
+// TestConnectedSeesOpenSockets: connected sees a UDP socket until it is closed.
+func TestConnectedSeesOpenSockets(t *testing.T) {
+	t.Parallel()
+	peer, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = peer.Close() }()
+	address := peer.LocalAddr().String()
+	c, err := net.Dial("udp4", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !connected(t, address) {
+		t.Errorf("the open socket to %s is not seen", address)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantDisconnected(t, address)
 }
 
 // TestSilentIPMIIsNotOff: no listener, a listener that never answers, and one that answers with noise end within the timeout, and never as

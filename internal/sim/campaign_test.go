@@ -97,6 +97,14 @@ func TestReducedStoriesStayFixed(t *testing.T) {
 				"kill 1,0,0 node", "run 2311ms", "start-agent 0,0,0", "run 2577ms", "start 1,0,0 node", "run 4363ms",
 			},
 		},
+		// An announced stop changes a link at once, even if the link has just changed twice.
+		"a stop after a restart": {Plan: NewStopPlan(6401), acts: []string{
+			"kill 2,0,0 dnp", "run 231ms", "start 2,0,0 dnp", "run 289ms", "stop-agent 2,0,0", "run 500ms", "start-agent 2,0,0", "run 4000ms",
+		}},
+		// The DNP half of a dead row's node comes back alone. The row stands until the neighbours hear that half.
+		"a DNP half that is back alone": {Plan: NewMovingPlan(508), acts: []string{
+			"kill 0,1,0 node", "run 9000ms", "kill-fraction 0.5", "run 1148ms", "start 2,0,0 dnp", "run 9000ms",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && story.long {

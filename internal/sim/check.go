@@ -25,7 +25,7 @@ func (w *World) wrong(t *term, c awareness.Change) string {
 	}
 	d, link := c.Component.LinkDirection()
 	switch {
-	case link && !n.movedSince(d, relinkTime) && t.witness.flaps(c, w.now, w.cfg.Periods.LinkHoldOff):
+	case link && !n.movedSince(d, relinkTime) && t.witness.flaps(c, t.explainedByStop(c), w.now, w.cfg.Periods.LinkHoldOff):
 		return "it changes oftener than the hold-off allows"
 	case c.To == fault.Normal && c.From != fault.Normal && !t.heardOf(n, link):
 		return "it is called NORMAL, and this leader has heard no node that could know"
@@ -35,6 +35,14 @@ func (w *World) wrong(t *term, c awareness.Change) string {
 		return w.wronglyLifted(n, c)
 	}
 	return ""
+}
+
+// explainedByStop reports whether an announced stop explains the state to which a component changes.
+func (t *term) explainedByStop(c awareness.Change) bool {
+	st, _ := t.machine.Node(c.Node)
+	return slices.ContainsFunc(st.Components, func(now awareness.ComponentStatus) bool {
+		return now.Component == c.Component && now.Rule == awareness.RuleStopped
+	})
 }
 
 // heardOf reports whether this term has heard from a node that can call n good: n itself, or for links and descriptors

@@ -1,13 +1,11 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -62,7 +60,7 @@ func (w *World) observes(n, o *node, nb neighbourOf) bool {
 // inGrace reports whether the neighbour o still waits before it accuses the dead node n. It does so if its DNP half started after n's DNP
 // half died, or too shortly before for the link to have worked. A paused neighbour begins no grace period when it goes on.
 func (w *World) inGrace(n, o *node) bool {
-	grace := cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace)
+	grace := w.linkGrace()
 	if o.place != nil && o.place.config.Spare {
 		grace = relinkTime
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -318,7 +320,8 @@ func (w *World) watchMute(l *replica) {
 	}
 }
 
-// watchGroups checks that, without other faults, recovered nodes leave group faults soon.
+// watchGroups checks that, without other faults, recovered nodes leave group faults soon. A DNP half that starts without its host half
+// reports only after its link grace.
 func (w *World) watchGroups(l *replica) {
 	if len(w.store.groups) == 0 || l == nil || w.now.Sub(l.term.started) < calm || w.now.Sub(w.truth.mended) < settling || !w.soundNetwork() ||
 		w.store.slow > 0 || w.store.holdsBack() {
@@ -329,14 +332,21 @@ func (w *World) watchGroups(l *replica) {
 		if g.GetKind() == lofamov1.GroupKind_PARTITION {
 			continue
 		}
-		members := make([]fault.NodeID, len(g.GetMembers()))
-		for i, m := range g.GetMembers() {
-			members[i] = fault.NodeID(m)
+		var members []fault.NodeID
+		for _, m := range g.GetMembers() {
+			if n := w.find(fault.NodeID(m)); n.host.up() || w.now.Sub(n.dnp.started) >= w.linkGrace()+settling {
+				members = append(members, n.id())
+			}
 		}
 		if why := w.spared(members, fault.Cause(g.GetCause())); why != "" {
 			w.violate("group fault %s still stands: %s", id, why)
 		}
 	}
+}
+
+// linkGrace returns how long a DNP half that has just started waits before it calls its neighbours or its host half silent.
+func (w *World) linkGrace() time.Duration {
+	return cmp.Or(w.cfg.Periods.LinkGrace, dnpcore.DefaultLinkGrace)
 }
 
 // ways finds the nodes whose reports reach the leader. The path is a living host half with a lossless service network

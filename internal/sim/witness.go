@@ -16,6 +16,7 @@ type witness struct {
 	asked  map[fault.NodeID]awareness.Challenge // the newest of each node
 	moved  map[part][]time.Time
 	causes map[part]fault.Cause // of a link, as it was last
+	stops  map[part]bool        // of a link: an announced stop explained its last state
 	rosy   map[part]bool        // called NORMAL for a planted bug
 }
 
@@ -40,6 +41,7 @@ func newWitness() witness {
 		heard: make(map[fault.NodeID]bool), silent: make(map[linkEnd]silence),
 		asked: make(map[fault.NodeID]awareness.Challenge), moved: make(map[part][]time.Time), rosy: make(map[part]bool),
 		causes: make(map[part]fault.Cause),
+		stops:  make(map[part]bool),
 	}
 }
 
@@ -79,12 +81,13 @@ func (x *witness) accusers(n *node) int {
 }
 
 // flaps reports whether a link changes more often than the hold-off allows: two changes, and then one per hold-off
-// time. Consequences of the peer's death are exempt, because they are reported at once.
-func (x *witness) flaps(c awareness.Change, now time.Time, holdOff time.Duration) bool {
+// time. Consequences of the peer's death and of an announced stop are exempt, because they are reported at once. stop reports
+// whether an announced stop explains the new state.
+func (x *witness) flaps(c awareness.Change, stop bool, now time.Time, holdOff time.Duration) bool {
 	p := part{c.Node, c.Component}
-	was := x.causes[p]
-	x.causes[p] = c.Cause
-	if c.From == c.To || ofPeer(c.Cause) || ofPeer(was) {
+	was, stopped := x.causes[p], x.stops[p]
+	x.causes[p], x.stops[p] = c.Cause, stop
+	if c.From == c.To || ofPeer(c.Cause) || ofPeer(was) || stop || stopped {
 		return false
 	}
 	times := x.moved[p]

@@ -26,7 +26,8 @@ asks the supervisors for the present authorities and keys of the cluster. If it 
 have, and the command fails. The daemon itself keeps running:
 'systemctl kill --kill-whom=main -s KILL lofamo-agent' replaces it without the halves.
 
-The command first checks the configuration, and restarts nothing if it is wrong. Restarts count towards
+The command first checks the configuration, and restarts nothing if it is wrong, or if preset, periods or window has
+changed: these need 'systemctl restart lofamo-agent', which announces a stop of the node. Restarts count towards
 recovery.restarts. Run it as root or as the user of the halves.`,
 		Example: `  lofamo-agent restart --config /etc/lofamo/agent.yaml`,
 		Args:    noArgs,

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,7 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,17 +85,17 @@ const notTaken = "cannot take over sockets of links from the running half: if th
 // adopt takes over the sockets of a running half, which inherited them from an earlier daemon. Sockets that cannot be
 // taken over are opened when the half is dead.
 func (l *links) adopt(p *process) {
-	environ, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
+	environ, err := environOf(p.pid)
 	if err != nil {
 		l.log.Warn(notTaken, "err", err)
 		return
 	}
-	for kv := range bytes.SplitSeq(environ, []byte{0}) {
-		value, ok := bytes.CutPrefix(kv, []byte(half.LinksEnv+"="))
+	for _, kv := range environ {
+		value, ok := strings.CutPrefix(kv, half.LinksEnv+"=")
 		if !ok {
 			continue
 		}
-		passed := half.ParseLinks(string(value))
+		passed := half.ParseLinks(value)
 		l.each(func(dir grid.Direction, local, _ netip.AddrPort) {
 			fd, ok := passed[dir]
 			if !ok || l.sockets[dir.Index()] >= 0 {

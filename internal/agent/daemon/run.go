@@ -76,6 +76,8 @@ type RunConfig struct {
 	Environ []string
 	// Refresh gets the present settings of a node that has enrolled, before a person restarts a half; nil: nothing does.
 	Refresh func(context.Context) error
+	// Reread reads the configuration of Agent again, as a half that starts reads it; nil: it is that of Agent.
+	Reread func() (config.Agent, error)
 	// Again signals that a person wants the halves that were given up to start; nil: never.
 	Again <-chan os.Signal
 }
@@ -179,6 +181,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		defer func() { _ = lock.Close() }()
 		d.locked = lock
 	}
+	d.keepPeriods()
 	if goesOn(cfg.Agent.StateDir, cfg.halves()) {
 		for _, c := range d.halves {
 			c.first = false
@@ -200,7 +203,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		return err
 	}
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within",
-		halfcore.HangBound(periods.TRead, periods.ReadMisses).String(),
+		halfcore.HangBound(d.periods.TRead, d.periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	serving, end := d.untilAnnounced(ctx)
 	err = d.inPlace(serving, d.serve)

@@ -317,6 +317,7 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 
 // start starts the half.
 func (c *child) start() error {
+	c.reread()
 	if c.links != nil {
 		c.links.open()
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // A half reads its configuration file when it starts, so its daemon may have read an earlier version of the file. This file keeps the two
-// consistent. The periods stay the same while a half or the daemon lives: the daemon passes its own to each half that it starts, and
-// keeps those of a half that it adopts.
+// consistent. The daemon reads the file again when it starts a half, and takes the checks and responses from it. The periods stay the same
+// while a half or the daemon lives: the daemon passes its own to each half that it starts, and keeps those of a half that it adopts.
 
 // readAgain reads the daemon's configuration file again, with the environment and flags of the daemon. It fails if that takes longer
 // than within, as on a disk that hangs.
@@ -45,6 +45,61 @@ func (d *daemon) readAgain(within time.Duration) (config.Agent, error) {
 	}
 }
 
+// rereadAtStart bounds reading the configuration again before a half starts. A disk that hangs must not delay a recovery.
+const rereadAtStart = 100 * time.Millisecond
+
+// reread takes the daemon's part of the configuration that the half is about to read.
+func (c *child) reread() {
+	next, err := c.d.readAgain(rereadAtStart)
+	if err != nil {
+		c.log.Warn("configuration not read again: the daemon keeps its checks and responses", "err", err)
+		return
+	}
+	c.d.take(c.half, next)
+}
+
+// take takes the responses from a configuration, and for the host half the checks.
+func (d *daemon) take(h fault.Half, next config.Agent) {
+	d.taking.Lock()
+	defer d.taking.Unlock()
+	was := d.present()
+	now := was
+	now.Responses = next.Responses
+	if h == fault.HalfHost {
+		now.Sensors.Peripherals = next.Sensors.Peripherals
+	}
+	d.reread.Store(&now)
+	if d.runner != nil {
+		d.runner.Allow(h, now.Responses)
+	}
+	if reflect.DeepEqual(now.Sensors.Peripherals, was.Sensors.Peripherals) {
+		return
+	}
+	select {
+	case d.rechecked <- struct{}{}:
+	default: // the loop has not taken the last change
+	}
+}
+
+// present returns the daemon's configuration with the checks and responses that count.
+func (d *daemon) present() config.Agent {
+	if cfg := d.reread.Load(); cfg != nil {
+		return *cfg
+	}
+	return d.cfg.Agent
+}
+
+// setRunner sets the runner of acts that take tells of changed responses, or none.
+func (d *daemon) setRunner(r *ActionRunner) {
+	d.taking.Lock()
+	defer d.taking.Unlock()
+	d.runner = r
+	if r != nil {
+		now := d.present().Responses
+		r.allowed.Store(&now)
+	}
+}
+
 // refusal returns the reason why no half may restart with a configuration while this daemon runs. nil: a half may.
 func (d *daemon) refusal(next config.Agent) error {
 	var changed []string
@@ -57,6 +112,16 @@ func (d *daemon) refusal(next config.Agent) error {
 	if len(changed) > 0 {
 		return fmt.Errorf("the configuration has changed in %s: the daemon and both halves have to change together: restart the whole "+
 			"agent, which announces its stop: 'systemctl restart lofamo-agent'", strings.Join(changed, " and "))
+	}
+	if !reflect.DeepEqual(next.Recovery, d.cfg.Agent.Recovery) {
+		changed = append(changed, "recovery")
+	}
+	if !reflect.DeepEqual(next.HardwareWatchdog, d.cfg.Agent.HardwareWatchdog) {
+		changed = append(changed, "hardwareWatchdog")
+	}
+	if len(changed) > 0 {
+		return fmt.Errorf("the configuration has changed in %s: only a new daemon reads these: replace the daemon without its halves, "+
+			"'systemctl kill --kill-whom=main -s KILL lofamo-agent', and repeat the command", strings.Join(changed, " and "))
 	}
 	return nil
 }

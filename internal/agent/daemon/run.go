@@ -128,6 +128,12 @@ type daemon struct {
 	telling   sync.Mutex // held while tell sends
 	ending    ending
 
+	// reread is the configuration as last read, with the checks and responses that count; nil: that of cfg.
+	reread    atomic.Pointer[config.Agent]
+	taking    sync.Mutex    // held while a child changes reread or the runner's permissions
+	runner    *ActionRunner // nil while none serves; guarded by taking
+	rechecked chan struct{} // capacity 1: the checks have changed
+
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written
 	start  time.Time      // origin of the grid of periods on which the daemon checks both halves
@@ -164,7 +170,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		return err
 	}
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{},
-		round: make(chan struct{}), start: time.Now()}
+		round: make(chan struct{}), rechecked: make(chan struct{}, 1), start: time.Now()}
 	var locks []string
 	if cfg.Half == 0 {
 		locks = append(locks, "run.lock") // the only lock that versions before --half took
@@ -328,14 +334,33 @@ func lockAlone(path, command string) (*os.File, error) {
 	return f, nil
 }
 
+// serveUntilRechecked runs the present checks until ctx ends or the checks change.
+func (d *daemon) serveUntilRechecked(ctx context.Context, serve func(context.Context, config.Agent) error) error {
+	ctx, end := context.WithCancel(ctx)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer end()
+	waiting.Go(func() {
+		select {
+		case <-d.rechecked:
+			end()
+		case <-ctx.Done():
+		}
+	})
+	return serve(ctx, d.present())
+}
+
 // serveChecks runs the host half's checks until ctx ends. On failure the halves continue, and it tries again, because a
 // `lofamo-agent checks` in the way may end. It warns of each reason once, not of each attempt.
 func (d *daemon) serveChecks(ctx context.Context, serve func(context.Context, config.Agent) error) {
 	warned := ""
 	for {
-		err := serve(ctx, d.cfg.Agent)
-		if err == nil || ctx.Err() != nil {
+		err := d.serveUntilRechecked(ctx, serve)
+		if ctx.Err() != nil {
 			return
+		}
+		if err == nil {
+			continue
 		}
 		if err.Error() != warned {
 			warned = err.Error()

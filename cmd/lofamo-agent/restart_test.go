@@ -2,15 +2,20 @@ package main
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/half"
@@ -138,5 +143,64 @@ func TestRestartCommandRefusesOtherRecovery(t *testing.T) {
 	}
 	if r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs); r.PID != pid {
 		t.Errorf("%+v after process %d", r, pid)
+	}
+}
+
+// A restarted DNP half gets sockets on the interfaces in its configuration, after a person's restart and after a crash. The daemon does not
+// keep the addresses in use with the former sockets.
+func TestRestartedHalfGetsSocketsOfNewInterface(t *testing.T) {
+	c := node(t)
+	set := func(iface string) {
+		for dir, l := range c.Links {
+			l.Interface = iface
+			c.Links[dir] = l
+		}
+	}
+	startDaemon(t, c)
+	awaitRecord(t, c, fault.HalfHost, "it runs", runs)
+	pid := awaitRecord(t, c, fault.HalfDNP, "it runs", runs).PID
+	bound := func(pid int, iface string) {
+		t.Helper()
+		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, passed, _ := strings.Cut(string(environ), half.LinksEnv+"=")
+		passed, _, _ = strings.Cut(passed, "\x00")
+		of, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Close(of) }()
+		for dir, l := range c.Links {
+			d, err := grid.ParseDirection(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fd, err := unix.PidfdGetfd(of, half.ParseLinks(passed)[d], 0)
+			if err != nil {
+				t.Fatalf("link %s in %q: %v", dir, passed, err)
+			}
+			if !half.BoundTo(fd, netip.MustParseAddrPort(l.Local), iface) {
+				t.Errorf("link %s: the socket is not bound to interface %q", dir, iface)
+			}
+			_ = unix.Close(fd)
+		}
+	}
+	bound(pid, "")
+	set("lo")
+	var out bytes.Buffer
+	if code := execute(t.Context(), []string{"restart", "--config", write(t, c, "")}, nil, &out, &out); code != 0 {
+		t.Fatal(out.String())
+	}
+	pid = awaitRecord(t, c, fault.HalfDNP, "it runs", runs).PID
+	bound(pid, "lo")
+	set("")
+	write(t, c, "")
+	signalTo(t, pid, syscall.SIGKILL)
+	again := awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r halfcore.RecoveryRecord) bool { return runs(r) && r.PID != pid })
+	bound(again.PID, "")
+	if again.Restarts != 2 {
+		t.Errorf("%d restarts: want 2", again.Restarts)
 	}
 }

@@ -107,12 +107,32 @@ func (l *links) adopt(p *process) {
 				l.log.Warn(notTaken, "link", dir.String(), "err", err)
 				return
 			}
-			if !half.BoundTo(own, local) {
+			if !half.BoundTo(own, local, l.cfg.Links[dir.String()].Interface) {
 				_ = unix.Close(own)
 				return
 			}
 			l.sockets[dir.Index()] = own
 		})
+	}
+}
+
+// take takes the links from the configuration that the next half reads. It closes the sockets that no longer belong to a link, because
+// their addresses would stay in use. The former half must be dead.
+func (l *links) take(next config.Agent) {
+	l.cfg.Coord, l.cfg.Dims, l.cfg.Links = next.Coord, next.Dims, next.Links
+	var kept [grid.NumDirections]bool
+	l.each(func(dir grid.Direction, local, _ netip.AddrPort) {
+		fd := l.sockets[dir.Index()]
+		kept[dir.Index()] = fd >= 0 && half.BoundTo(fd, local, l.cfg.Links[dir.String()].Interface)
+	})
+	for _, dir := range grid.Directions() {
+		at := &l.sockets[dir.Index()]
+		if *at < 0 || kept[dir.Index()] {
+			continue
+		}
+		l.log.Info("link socket closed: the link has another address or interface now, or none", "link", dir.String())
+		_ = unix.Close(*at)
+		*at = -1
 	}
 }
 

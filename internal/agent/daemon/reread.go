@@ -17,8 +17,9 @@ import (
 )
 
 // A half reads its configuration file when it starts, so its daemon may have read an earlier version of the file. This file keeps the two
-// consistent. The daemon reads the file again when it starts a half, and takes the checks and responses from it. The periods stay the same
-// while a half or the daemon lives: the daemon passes its own to each half that it starts, and keeps those of a half that it adopts.
+// consistent. The daemon reads the file again when it starts a half, and takes the checks, responses and links from it. The periods
+// stay the same while a half or the daemon lives: the daemon passes its own to each half that it starts, and keeps those of a half that it
+// adopts.
 
 // readAgain reads the daemon's configuration file again, with the environment and flags of the daemon. It fails if that takes longer
 // than within, as on a disk that hangs.
@@ -52,10 +53,13 @@ const rereadAtStart = 100 * time.Millisecond
 func (c *child) reread() {
 	next, err := c.d.readAgain(rereadAtStart)
 	if err != nil {
-		c.log.Warn("configuration not read again: the daemon keeps its checks and responses", "err", err)
+		c.log.Warn("configuration not read again: the daemon keeps its checks, responses and links", "err", err)
 		return
 	}
 	c.d.take(c.half, next)
+	if c.links != nil {
+		c.links.take(next)
+	}
 }
 
 // take takes the responses from a configuration, and for the host half the checks.

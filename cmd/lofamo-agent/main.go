@@ -211,11 +211,15 @@ func (o *options) run(ctx context.Context) error {
 	if err := cfg.SharedAddresses(); err != nil {
 		log.Warn("configuration: an address is given twice", "err", err)
 	}
+	reread := func() (config.Agent, error) {
+		again := *o // loading sets fields
+		return again.load()
+	}
 	return later.Run(ctx, func(ctx context.Context) error {
 		return daemon.Run(ctx, daemon.RunConfig{
 			Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
 			Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
-			Refresh: later.Refresh,
+			Refresh: later.Refresh, Reread: reread,
 		}, log)
 	})
 }
@@ -285,6 +289,7 @@ func (o *options) halfCommand(
 			if err != nil {
 				return err
 			}
+			cfg, _ = half.WithPeriods(cfg, o.environ)
 			out := program.NewLogQueue(o.stderr)
 			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
 			log := program.NewLogger(cfg.Log, out)

@@ -89,6 +89,7 @@ var fuzzed = map[string]string{
 	"internal/agent/half.Post":                       "none: injection, in clusters made by lofamoctl up alone",
 	"internal/agent/daemon.restartHalf":              "none: an earlier answer of the node's own daemon, which it has kept in its ledger",
 	"internal/agent/actions.Decode":                  "internal/agent/actions FuzzDecode",
+	"internal/agent/half.WithPeriods":                "none: the environment that the half's own daemon has set",
 	"internal/agent/half.TellAction":                 "none: the answer of the node's own daemon, at a socket of mode 0600",
 	"internal/agent/daemon.readRequest":              "none: the request of the node's own half, at a socket of mode 0600",
 	"internal/agent/storage.decodeCounters":          "internal/agent/storage FuzzCopyRecords",

@@ -51,11 +51,12 @@ func (d *ActionRunner) restart(ctx context.Context, o *actions.Order) actions.Re
 // not; 2 that it is not, and that the program has changed something. With any other code, or after a time-out, the
 // outcome is not known.
 func (d *ActionRunner) check(ctx context.Context, o *actions.Order) actions.Result {
-	i := slices.IndexFunc(d.cfg.Allowed.Checks, func(c config.ResponseCheck) bool { return c.Name == o.Parameters["script"] })
+	checks := d.allowed.Load().Checks
+	i := slices.IndexFunc(checks, func(c config.ResponseCheck) bool { return c.Name == o.Parameters["script"] })
 	if i < 0 {
 		return resultUnchanged("script: given %q: the agent's configuration has none of that name", o.Parameters["script"])
 	}
-	c := d.cfg.Allowed.Checks[i]
+	c := checks[i]
 	if o.Undo {
 		return resultUnchanged("a check cannot be undone")
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,9 +31,9 @@ import (
 type ActionRunnerConfig struct {
 	Node     fault.NodeID
 	StateDir string
-	Allowed  config.ResponsesConfig
-	Sysfs    string   // root of the kernel's sysfs
-	Env      []string // of check programs
+	Allowed  config.ResponsesConfig // at first; see Allow
+	Sysfs    string                 // root of the kernel's sysfs
+	Env      []string               // of check programs
 	// Restart ends and restarts a half, and returns when it has passed its self-test, or cannot. note stores a message
 	// for the next attempt before anything is done; earlier is the message of the previous attempt, or empty. nil: this
 	// daemon restarts no halves.
@@ -47,11 +48,14 @@ type ActionRunnerConfig struct {
 //
 // Its methods are safe for concurrent use.
 type ActionRunner struct {
-	cfg ActionRunnerConfig
+	cfg     ActionRunnerConfig
+	allowed atomic.Pointer[config.ResponsesConfig]
 
 	mu sync.Mutex // of the ledger's file within this process; the lock file excludes other daemons of this node
 	// busy holds the kinds with a running act: another act of the kind waits at its sender.
 	busy map[string]bool
+	// noticed: the processors' frequencies have been recorded, or could not be read.
+	noticed bool
 	// ended holds results that could not be stored.
 	ended map[actions.Attempt]actions.Result
 	at    func() // for tests: called wherever the daemon may end in the middle of an act
@@ -65,7 +69,33 @@ type ActionRunner struct {
 func NewActionRunner(ctx context.Context, cfg ActionRunnerConfig) *ActionRunner {
 	d := &ActionRunner{cfg: cfg, busy: map[string]bool{}, ended: map[actions.Attempt]actions.Result{}, stop: ctx, clock: freshness()}
 	d.store = d.write
+	d.allowed.Store(&cfg.Allowed)
 	return d
+}
+
+// Allow replaces the list of allowed acts. The daemon of a half calls it when the half starts. It does not wait for the disk.
+func (d *ActionRunner) Allow(half fault.Half, now config.ResponsesConfig) {
+	d.allowed.Store(&now)
+	if half != fault.HalfHost || !now.LimitFrequency {
+		return
+	}
+	d.wg.Go(func() {
+		d.mu.Lock()
+		first := !d.noticed && !d.busy[actions.KindLimitFrequency]
+		if first {
+			d.noticed, d.busy[actions.KindLimitFrequency] = true, true
+		}
+		d.mu.Unlock()
+		if !first {
+			return
+		}
+		if err := d.notice(); err != nil {
+			d.cfg.Log.Warn("cannot store the processors' frequencies: limits that are requested while the kernel throttles will fail", "err", err)
+		}
+		d.mu.Lock()
+		delete(d.busy, actions.KindLimitFrequency)
+		d.mu.Unlock()
+	})
 }
 
 // freshness returns the clock of actions.Status.Fresh. The clock runs while the machine sleeps, and is the same for
@@ -95,7 +125,10 @@ func (d *ActionRunner) Begin(half fault.Half) error {
 			return err
 		}
 	}
-	if half == fault.HalfHost && d.cfg.Allowed.LimitFrequency {
+	if half == fault.HalfHost && d.allowed.Load().LimitFrequency {
+		d.mu.Lock()
+		d.noticed = true
+		d.mu.Unlock()
 		return d.notice()
 	}
 	return nil
@@ -112,7 +145,7 @@ func (d *ActionRunner) Ask(o *actions.Order) actions.Status {
 }
 
 func (d *ActionRunner) answer(o *actions.Order) actions.Status {
-	allowed := d.cfg.Allowed.Kinds()
+	allowed := d.allowed.Load().Kinds()
 	if len(allowed) == 0 && !o.Undo && o.Ask { // for an order, the ledger may know an outcome
 		return actions.Status{State: actions.Unchanged, Detail: "the agent's configuration enables no actions: see the key `responses`"}
 	}

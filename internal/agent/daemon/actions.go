@@ -34,6 +34,8 @@ func (d *daemon) serveActs(ctx context.Context) {
 		Env: sdnotify.Environment(os.Environ()), Restart: d.restartHalf, Log: d.log,
 	})
 	defer who.Wait()
+	d.setRunner(who)
+	defer d.setRunner(nil)
 	done := make(chan struct{}, len(d.halves))
 	for h := range d.halves {
 		go func() {

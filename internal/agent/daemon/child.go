@@ -317,6 +317,7 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 
 // start starts the half.
 func (c *child) start() error {
+	c.reread()
 	if c.links != nil {
 		c.links.open()
 	}
@@ -382,7 +383,9 @@ func (c *child) launch() (*process, error) {
 		cmd.Stdout, cmd.Stderr = f, f
 	}
 	cmd.Env = slices.DeleteFunc(sdnotify.Environment(c.d.cfg.environ()), func(kv string) bool {
-		return strings.HasPrefix(kv, half.RecoveryEnv+"=") || strings.HasPrefix(kv, half.LinksEnv+"=")
+		return slices.ContainsFunc([]string{half.RecoveryEnv, half.LinksEnv, half.PeriodsEnv}, func(name string) bool {
+			return strings.HasPrefix(kv, name+"=")
+		})
 	})
 	if c.links != nil {
 		files, env := c.links.pass()
@@ -392,6 +395,9 @@ func (c *child) launch() (*process, error) {
 				_ = f.Close()
 			}
 		}()
+	}
+	if s, err := half.FormatPeriods(c.d.cfg.Agent); err == nil {
+		cmd.Env = append(cmd.Env, half.PeriodsEnv+"="+s)
 	}
 	if b, err := c.machine.Record().Encode(); err == nil {
 		cmd.Env = append(cmd.Env, half.RecoveryEnv+"="+string(b))

@@ -19,7 +19,7 @@ import (
 // frequency limits the frequency of all processors, or undoes this step's limit.
 func (d *ActionRunner) frequency(o *actions.Order) actions.Result {
 	percent, err := strconv.Atoi(o.Parameters["percent"])
-	if low := d.cfg.Allowed.LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
+	if low := d.allowed.Load().LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
 		return resultUnchanged("percent: given %q: the agent's configuration allows %d to 100", o.Parameters["percent"], low)
 	}
 	now, offline, theirs, wrote, err := d.settle(o.Owner())

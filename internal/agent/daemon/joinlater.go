@@ -45,8 +45,8 @@ func (j *joiner) later(joined config.Joined, asked bool) *Later {
 const refreshWithin = 2 * joinTry
 
 // Refresh asks for the present settings, authorities and gossip keys of the cluster, and writes them for the halves that start next. New
-// periods wait for the daemon's next start, because the daemon judges its halves by its own periods. An error leaves the halves' files
-// unchanged. A nil Later is that of a node that has not enrolled, and does nothing.
+// periods wait for the next start of the daemon and both halves, because the daemon judges its halves by its own periods. An error leaves
+// the halves' files unchanged. A nil Later is that of a node that has not enrolled, and does nothing.
 func (l *Later) Refresh(ctx context.Context) error {
 	if l == nil {
 		return nil
@@ -69,7 +69,8 @@ func (l *Later) Refresh(ctx context.Context) error {
 	}
 	joined := l.j.joined(got)
 	if joined.Preset != l.preset || !reflect.DeepEqual(joined.Periods, l.periods) {
-		l.j.log.Warn("the cluster's periods have changed: restart the daemon to apply them to it and both halves", "preset", joined.Preset)
+		l.j.log.Warn("the cluster's periods have changed: restart the whole agent to apply them (systemctl restart lofamo-agent)",
+			"preset", joined.Preset)
 	}
 	joined.Preset, joined.Periods = l.preset, l.periods
 	if _, err = l.j.complete(joined); err == nil {

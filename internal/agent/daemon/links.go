@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,7 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,17 +85,17 @@ const notTaken = "cannot take over sockets of links from the running half: if th
 // adopt takes over the sockets of a running half, which inherited them from an earlier daemon. Sockets that cannot be
 // taken over are opened when the half is dead.
 func (l *links) adopt(p *process) {
-	environ, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
+	environ, err := environOf(p.pid)
 	if err != nil {
 		l.log.Warn(notTaken, "err", err)
 		return
 	}
-	for kv := range bytes.SplitSeq(environ, []byte{0}) {
-		value, ok := bytes.CutPrefix(kv, []byte(half.LinksEnv+"="))
+	for _, kv := range environ {
+		value, ok := strings.CutPrefix(kv, half.LinksEnv+"=")
 		if !ok {
 			continue
 		}
-		passed := half.ParseLinks(string(value))
+		passed := half.ParseLinks(value)
 		l.each(func(dir grid.Direction, local, _ netip.AddrPort) {
 			fd, ok := passed[dir]
 			if !ok || l.sockets[dir.Index()] >= 0 {
@@ -108,12 +107,32 @@ func (l *links) adopt(p *process) {
 				l.log.Warn(notTaken, "link", dir.String(), "err", err)
 				return
 			}
-			if !half.BoundTo(own, local) {
+			if !half.BoundTo(own, local, l.cfg.Links[dir.String()].Interface) {
 				_ = unix.Close(own)
 				return
 			}
 			l.sockets[dir.Index()] = own
 		})
+	}
+}
+
+// take takes the links from the configuration that the next half reads. It closes the sockets that no longer belong to a link, because
+// their addresses would stay in use. The former half must be dead.
+func (l *links) take(next config.Agent) {
+	l.cfg.Coord, l.cfg.Dims, l.cfg.Links = next.Coord, next.Dims, next.Links
+	var kept [grid.NumDirections]bool
+	l.each(func(dir grid.Direction, local, _ netip.AddrPort) {
+		fd := l.sockets[dir.Index()]
+		kept[dir.Index()] = fd >= 0 && half.BoundTo(fd, local, l.cfg.Links[dir.String()].Interface)
+	})
+	for _, dir := range grid.Directions() {
+		at := &l.sockets[dir.Index()]
+		if *at < 0 || kept[dir.Index()] {
+			continue
+		}
+		l.log.Info("link socket closed: the link has another address or interface now, or none", "link", dir.String())
+		_ = unix.Close(*at)
+		*at = -1
 	}
 }
 

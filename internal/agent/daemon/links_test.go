@@ -27,6 +27,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
+	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
 // The daemon takes over an inherited socket only if it belongs to the link.
@@ -45,7 +46,7 @@ func TestDaemonTakesOnlySocketsOfItsLink(t *testing.T) {
 	}
 	set(grid.XPlus, fd)
 	for range 2 { // the descriptor stays
-		got := half.Inherited(grid.XPlus, local)
+		got := half.Inherited(grid.XPlus, local, "")
 		if got == nil || got.LocalAddr().String() != local.String() {
 			t.Fatalf("%v", got)
 		}
@@ -53,8 +54,12 @@ func TestDaemonTakesOnlySocketsOfItsLink(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if half.Inherited(grid.XMinus, local) != nil || half.Inherited(grid.XPlus, netip.AddrPortFrom(local.Addr(), local.Port()^1)) != nil {
+	other := netip.AddrPortFrom(local.Addr(), local.Port()^1)
+	if half.Inherited(grid.XMinus, local, "") != nil || half.Inherited(grid.XPlus, other, "") != nil {
 		t.Error("another link's socket, or one of another address, is taken")
+	}
+	if half.Inherited(grid.XPlus, local, "lo") != nil {
+		t.Error("a socket without an interface is taken for a link with one")
 	}
 	file, err := os.Open(os.DevNull)
 	if err != nil {
@@ -62,7 +67,7 @@ func TestDaemonTakesOnlySocketsOfItsLink(t *testing.T) {
 	}
 	defer func() { _ = file.Close() }()
 	set(grid.XPlus, int(file.Fd()))
-	if half.Inherited(grid.XPlus, local) != nil {
+	if half.Inherited(grid.XPlus, local, "") != nil {
 		t.Error("what is no socket is taken")
 	}
 }
@@ -282,5 +287,42 @@ func TestRestartIsAnnouncedToOrderedPeers(t *testing.T) {
 	}
 	if got := to(); !reflect.DeepEqual(got, map[grid.Direction]string{grid.XPlus: "127.0.0.1:9", grid.XMinus: "127.0.0.1:4"}) {
 		t.Errorf("as told: %v", got)
+	}
+}
+
+// When the half starts again, the daemon's socket of a link follows the address and interface in the configuration. A socket that fits
+// stays open, because packets may wait in it.
+func TestLinkSocketFollowsConfiguration(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.Node, cfg.Coord, cfg.Dims, cfg.StateDir = "n0-0-0", "0,0,0", "2x1x1", t.TempDir()
+	local, elsewhere := freeport.Addr(t), freeport.Addr(t)
+	set := func(local netip.AddrPort, iface string) config.Agent {
+		cfg.Links = map[string]config.LinkAddr{"X+": {Local: local.String(), Peer: freeport.Addr(t).String(), Interface: iface}}
+		return cfg
+	}
+	l := newLinks(set(local, ""), slog.New(slog.DiscardHandler))
+	defer l.close()
+	l.open()
+	at := &l.sockets[grid.XPlus.Index()]
+	if !half.BoundTo(*at, local, "") {
+		t.Fatal("no socket")
+	}
+	for _, tc := range []struct {
+		local netip.AddrPort
+		iface string
+		kept  bool
+	}{{local, "", true}, {local, "lo", false}, {local, "lo", true}, {local, "", false}, {elsewhere, "", false}, {elsewhere, "lo", false}} {
+		l.take(set(tc.local, tc.iface))
+		if kept := *at >= 0; kept != tc.kept {
+			t.Errorf("%s at interface %q: socket kept %t, want %t", tc.local, tc.iface, kept, tc.kept)
+		}
+		l.open()
+		if !half.BoundTo(*at, tc.local, tc.iface) {
+			t.Errorf("%s at interface %q: the daemon's socket is bound to something else", tc.local, tc.iface)
+		}
+	}
+	cfg.Links = nil
+	if l.take(cfg); *at >= 0 {
+		t.Error("the socket of a removed link is open")
 	}
 }

@@ -27,12 +27,16 @@ const restartPath = "/restart"
 // restartWithin bounds the restart of one half, self-test included.
 const restartWithin = 20 * time.Second
 
+// rereadWithin bounds reading the configuration again before a person's restart.
+const rereadWithin = 2 * time.Second
+
 // RestartHalf makes a half's daemon restart it, like a half that has ended: neighbours are notified, and the new
 // process resumes from the old one's copy, with the current program and configuration. It returns when the new process
-// has passed its self-test. It does nothing while the other half does not serve. The answer says in Stale why a node that has
+// has passed its self-test. It does nothing while the other half does not serve, nor if the configuration has changed in a part that the
+// daemon cannot change while it runs. The answer says in Stale why a node that has
 // enrolled restarted the half without asking for the present settings.
 func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (RestartAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, refreshWithin+restartWithin+time.Second)
+	ctx, cancel := context.WithTimeout(ctx, refreshWithin+rereadWithin+restartWithin+time.Second)
 	defer cancel()
 	path := filepath.Join(stateDir, local.LiveSocket(h))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+restartPath, nil)
@@ -85,6 +89,15 @@ func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault
 	if err := d.cfg.refresh(r.Context()); err != nil {
 		d.log.Warn("get the current settings from the supervisors: failed; restarting the half with the stored ones", "err", err)
 		answer.Stale = err.Error()
+	}
+	next, err := d.readAgain(rereadWithin)
+	if err == nil {
+		err = d.refusal(next)
+	}
+	if err != nil {
+		answer.Result = resultUnchanged("%v", err)
+		half.WriteJSON(w, answer)
+		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), restartWithin)
 	defer cancel()

@@ -76,6 +76,8 @@ type RunConfig struct {
 	Environ []string
 	// Refresh gets the present settings of a node that has enrolled, before a person restarts a half; nil: nothing does.
 	Refresh func(context.Context) error
+	// Reread reads the configuration of Agent again, as a half that starts reads it; nil: it is that of Agent.
+	Reread func() (config.Agent, error)
 	// Again signals that a person wants the halves that were given up to start; nil: never.
 	Again <-chan os.Signal
 }
@@ -126,6 +128,12 @@ type daemon struct {
 	telling   sync.Mutex // held while tell sends
 	ending    ending
 
+	// reread is the configuration as last read, with the checks and responses that count; nil: that of cfg.
+	reread    atomic.Pointer[config.Agent]
+	taking    sync.Mutex    // held while a child changes reread or the runner's permissions
+	runner    *ActionRunner // nil while none serves; guarded by taking
+	rechecked chan struct{} // capacity 1: the checks have changed
+
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written
 	start  time.Time      // origin of the grid of periods on which the daemon checks both halves
@@ -162,7 +170,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		return err
 	}
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{},
-		round: make(chan struct{}), start: time.Now()}
+		round: make(chan struct{}), rechecked: make(chan struct{}, 1), start: time.Now()}
 	var locks []string
 	if cfg.Half == 0 {
 		locks = append(locks, "run.lock") // the only lock that versions before --half took
@@ -179,6 +187,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		defer func() { _ = lock.Close() }()
 		d.locked = lock
 	}
+	d.keepPeriods()
 	if goesOn(cfg.Agent.StateDir, cfg.halves()) {
 		for _, c := range d.halves {
 			c.first = false
@@ -200,7 +209,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		return err
 	}
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within",
-		halfcore.HangBound(periods.TRead, periods.ReadMisses).String(),
+		halfcore.HangBound(d.periods.TRead, d.periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	serving, end := d.untilAnnounced(ctx)
 	err = d.inPlace(serving, d.serve)
@@ -325,14 +334,33 @@ func lockAlone(path, command string) (*os.File, error) {
 	return f, nil
 }
 
+// serveUntilRechecked runs the present checks until ctx ends or the checks change.
+func (d *daemon) serveUntilRechecked(ctx context.Context, serve func(context.Context, config.Agent) error) error {
+	ctx, end := context.WithCancel(ctx)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer end()
+	waiting.Go(func() {
+		select {
+		case <-d.rechecked:
+			end()
+		case <-ctx.Done():
+		}
+	})
+	return serve(ctx, d.present())
+}
+
 // serveChecks runs the host half's checks until ctx ends. On failure the halves continue, and it tries again, because a
 // `lofamo-agent checks` in the way may end. It warns of each reason once, not of each attempt.
 func (d *daemon) serveChecks(ctx context.Context, serve func(context.Context, config.Agent) error) {
 	warned := ""
 	for {
-		err := serve(ctx, d.cfg.Agent)
-		if err == nil || ctx.Err() != nil {
+		err := d.serveUntilRechecked(ctx, serve)
+		if ctx.Err() != nil {
 			return
+		}
+		if err == nil {
+			continue
 		}
 		if err.Error() != warned {
 			warned = err.Error()

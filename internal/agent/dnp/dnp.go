@@ -200,7 +200,7 @@ func (d *dnpHalf) listen(dir grid.Direction, dst grid.Coord, peer peers.Peer) (*
 	return udplink.Listen(udplink.Config{
 		Dir: dir, Src: d.Topo.Coord, Dst: dst, Local: local, Peer: peer.Address, Interface: addr.Interface,
 		Dialer: dir.Positive(),
-		Socket: half.Inherited(dir, local), Resumed: d.linkCopy.resume.Has[dir.Index()], SessionAge: d.Copy.File.SessionAge(dir),
+		Socket: half.Inherited(dir, local, addr.Interface), Resumed: d.linkCopy.resume.Has[dir.Index()], SessionAge: d.Copy.File.SessionAge(dir),
 		TLS: d.linkTLS, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, peer.Node, fault.HalfDNP)),
 		MTU: d.Config.MTU, Logger: d.Log,
 	})

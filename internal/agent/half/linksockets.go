@@ -1,7 +1,6 @@
 package half
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
 )
 
 // LinksEnv is the environment variable that names the UDP sockets of links which a DNP half has inherited from its
@@ -48,11 +48,11 @@ func ParseLinks(s string) map[grid.Direction]int {
 	return out
 }
 
-// Inherited returns a link's inherited socket; nil: none is bound to local. The descriptor itself stays open under
+// Inherited returns a link's inherited socket; nil: none is bound to local and the interface. The descriptor itself stays open under
 // its number, so that a later daemon finds it there.
-func Inherited(dir grid.Direction, local netip.AddrPort) *net.UDPConn {
+func Inherited(dir grid.Direction, local netip.AddrPort, iface string) *net.UDPConn {
 	fd, ok := ParseLinks(os.Getenv(LinksEnv))[dir]
-	if !ok || !BoundTo(fd, local) {
+	if !ok || !BoundTo(fd, local, iface) {
 		return nil
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -73,10 +73,9 @@ func Inherited(dir grid.Direction, local netip.AddrPort) *net.UDPConn {
 	return conn
 }
 
-// BoundTo reports whether a descriptor is a UDP socket that is bound to an address, and to no interface that has been removed. Such a
-// socket receives nothing, even if another interface has the same name now.
-func BoundTo(fd int, want netip.AddrPort) bool {
-	if _, err := unix.GetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE); errors.Is(err, unix.ENODEV) {
+// BoundTo reports whether a descriptor is a UDP socket that is bound to an address and an interface; iface is empty for none.
+func BoundTo(fd int, want netip.AddrPort, iface string) bool {
+	if udplink.CheckInterface(fd, want, iface) != nil {
 		return false
 	}
 	if t, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || t != unix.IPPROTO_UDP {

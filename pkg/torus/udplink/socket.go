@@ -1,6 +1,7 @@
 package udplink
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -37,6 +38,57 @@ func Bind(local netip.AddrPort, iface string) (*net.UDPConn, error) {
 	return conn, nil
 }
 
+// CheckInterface returns an error unless a socket is bound to the interface of a link. iface is the interface's name or an alternative
+// name. If it is empty, the socket must be bound to none. The kernel binds a socket with a link-local address to the address's zone. A
+// socket that is bound to a removed interface receives nothing, even if another interface has the same name now.
+func CheckInterface(fd int, local netip.AddrPort, iface string) error {
+	bound, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX)
+	if err != nil {
+		return fmt.Errorf("interface of the socket: %w", err)
+	}
+	want := 0
+	switch zone := local.Addr().Zone(); {
+	case zone != "" && local.Addr().IsLinkLocalUnicast():
+		iface = zone
+		var sa unix.Sockaddr
+		if sa, err = Sockaddr(local); err == nil {
+			want = int(sa.(*unix.SockaddrInet6).ZoneId)
+		}
+	case iface != "":
+		want, err = interfaceIndex(fd, iface)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("interface %s: %w", iface, err)
+	case bound != want:
+		return fmt.Errorf("the socket is bound to %s: want %s", nameOfIndex(fd, bound), cmp.Or(iface, "no interface"))
+	}
+	return nil
+}
+
+// interfaceIndex returns the index of the interface with a name. net.InterfaceByName knows no alternative names.
+func interfaceIndex(fd int, name string) (int, error) {
+	r, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, r)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(r.Uint32()), nil
+}
+
+// nameOfIndex names the interface that a socket is bound to.
+func nameOfIndex(fd, index int) string {
+	if index == 0 {
+		return "no interface"
+	}
+	if name, err := unix.GetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE); err == nil {
+		return "interface " + name
+	}
+	return fmt.Sprintf("interface %d, which was removed", index)
+}
+
 // bind takes over the given socket, or opens one.
 func (l *Link) bind() error {
 	l.udp = l.cfg.Socket
@@ -53,6 +105,18 @@ func (l *Link) bind() error {
 	l.local = unmap(addr.AddrPort())
 	if l.cfg.Socket != nil && l.cfg.Local.Port() != 0 && l.local != l.cfg.Local {
 		return fmt.Errorf("link %s: the socket is bound to UDP %s: want %s", l.cfg.Dir, l.local, l.cfg.Local)
+	}
+	if l.cfg.Socket == nil {
+		return nil
+	}
+	raw, err := l.udp.SyscallConn()
+	if err == nil {
+		if cerr := raw.Control(func(fd uintptr) { err = CheckInterface(int(fd), l.cfg.Local, l.cfg.Interface) }); cerr != nil {
+			err = cerr
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", l.cfg.Dir, err)
 	}
 	return nil
 }

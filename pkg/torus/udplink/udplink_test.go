@@ -372,6 +372,33 @@ func TestRefusedConfigClosesSocket(t *testing.T) {
 	}
 }
 
+// A link refuses a socket on another interface than its own.
+func TestSocketOfOtherInterfaceIsRefused(t *testing.T) {
+	a, _ := pairOf(t)
+	for _, tt := range []struct{ was, is, want string }{
+		{"", "lo", "bound to no interface: want lo"},
+		{"lo", "", "bound to interface lo: want no interface"},
+		{"lo", "lo", ""},
+	} {
+		s, err := Bind(netip.MustParseAddrPort("127.0.0.1:0"), tt.was)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := a.cfg
+		cfg.Socket, cfg.Local, cfg.Interface = s, s.LocalAddr().(*net.UDPAddr).AddrPort(), tt.is
+		l, err := Listen(cfg)
+		switch {
+		case err == nil && tt.want == "":
+			_ = l.Close()
+		case err == nil || tt.want == "" || !strings.Contains(err.Error(), tt.want):
+			t.Errorf("socket of %q for interface %q: %v: want %q", tt.was, tt.is, err, tt.want)
+		}
+		if err := s.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("socket of %q for interface %q: left open: %v", tt.was, tt.is, err)
+		}
+	}
+}
+
 func TestConfigNamesAllBadFields(t *testing.T) {
 	_, err := Listen(Config{
 		Dir: 7, Local: netip.MustParseAddrPort("[::1]:0"), Peer: netip.MustParseAddrPort("127.0.0.1:0"), MTU: 75, Rekey: -1,

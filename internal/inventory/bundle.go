@@ -42,21 +42,23 @@ const Etc = "/etc/lofamo"
 // Bundles mirror Etc: agent.yaml or supervisor.yaml, pki/, gossip.key. A machine that has both a node and a replica
 // gets both bundles.
 const (
-	inventoryFile = "inventory.yaml"
-	caCert        = "ca.pem"
-	caKey         = "ca.key"
-	issuerCert    = "issuer.pem"
-	issuerKey     = "issuer.key"
-	gossipFile    = "gossip.key"
-	nextDir       = "next"
-	operatorsDir  = "operators"
-	nodesDir      = "nodes"
-	supervisors   = "supervisors"
-	settingsDir   = "settings"
-	executorsDir  = "executors"
-	stepFile      = "rotation.json"
-	updateFile    = "update-open"      // there until the update that made it has written all bundles
-	ecdsaPair     = "supervisor-ecdsa" // a replica's second pair, for gRPC clients that refuse Ed25519
+	inventoryFile  = "inventory.yaml"
+	caCert         = "ca.pem"
+	caKey          = "ca.key"
+	issuerCert     = "issuer.pem"
+	issuerKey      = "issuer.key"
+	gossipFile     = "gossip.key"
+	nextDir        = "next"
+	operatorsDir   = "operators"
+	nodesDir       = "nodes"
+	supervisors    = "supervisors"
+	settingsDir    = "settings"
+	agentFile      = "agent.yaml"
+	supervisorFile = "supervisor.yaml"
+	executorsDir   = "executors"
+	stepFile       = "rotation.json"
+	updateFile     = "update-open"      // there until the update that made it has written all bundles
+	ecdsaPair      = "supervisor-ecdsa" // a replica's second pair, for gRPC clients that refuse Ed25519
 )
 
 // Dir is an operator's directory.
@@ -329,13 +331,13 @@ func (d *Dir) writeSupervisor(inv Inventory, l Layout, i int, ca *pki.CA, fresh 
 	if err := d.giveIssuer(inv, dir, etc, &cfg); err != nil {
 		return "", err
 	}
-	if err := d.settle("supervisor.yaml", &cfg); err != nil {
+	if err := d.settle(supervisorFile, &cfg); err != nil {
 		return "", err
 	}
 	if err := cfg.Validate(); err != nil {
 		return "", fmt.Errorf("configuration of supervisor %s: %w", id, err)
 	}
-	return cfg.HTTP, d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
+	return cfg.HTTP, d.finish(dir, supervisorFile, cfg, cfg.GossipKeyFile != "")
 }
 
 // giveIssuer adds the issuer's certificate and key to a replica's bundle, and their paths to its configuration.
@@ -370,13 +372,13 @@ func (d *Dir) writeNode(inv Inventory, l Layout, i int, ca *pki.CA, fresh whose)
 		}
 	}
 	cfg := inv.agent(l, i, etc)
-	if err := d.settle("agent.yaml", &cfg); err != nil {
+	if err := d.settle(agentFile, &cfg); err != nil {
 		return "", err
 	}
 	if err := cfg.Validate(); err != nil {
 		return "", fmt.Errorf("configuration of node %s: %w", id, err)
 	}
-	return cfg.HTTP, d.finish(dir, "agent.yaml", cfg, cfg.Service.GossipKeyFile != "")
+	return cfg.HTTP, d.finish(dir, agentFile, cfg, cfg.Service.GossipKeyFile != "")
 }
 
 // settle reads the operator's settings, if any, over a configuration.

@@ -341,7 +341,7 @@ func clusterJoinCommand(a *command.App) *cobra.Command {
 		Short: "On a machine: check its bundle and install it",
 		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. It refuses the bundle of another machine (unless --anywhere is
 given), a bundle with certificates that are invalid or belong to another member, and a bundle for a member other than the
-installed one. Only the owner can read the installed keys.
+installed one, or of another cluster than the installed node or replica. Only the owner can read the installed keys.
 
 A configuration that was changed on the machine stays if the bundle still has the version before that change, for example when
 only keys are new. If both have changed, join refuses and names the keys in which they differ: --config keep keeps the

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -91,8 +90,8 @@ func openSupervisor(file string) (Bundle, error) {
 		if err != nil {
 			return Bundle{}, err
 		}
-		if err := ended(b.here(c.Cert), second); err != nil {
-			b.Warning = fmt.Sprintf("%v: clients that refuse Ed25519 cannot connect until it is renewed", err)
+		if err := second.CheckTime(); err != nil {
+			b.Warning = fmt.Sprintf("%v: clients that refuse Ed25519 cannot connect until it is valid or renewed", err)
 		}
 	}
 	if c := cfg.Renewal; c.Cert != "" {
@@ -129,14 +128,6 @@ func (b Bundle) here(path string) string {
 
 func (b Bundle) check(ca, cert, key string, want pki.Identity) error {
 	return verify(b.here(ca), b.here(cert), b.here(key), want)
-}
-
-// ended returns an error for a second pair that has expired.
-func ended(file string, s *pki.Signer) error {
-	if !s.Ended() {
-		return nil
-	}
-	return fmt.Errorf("certificate %s: expired %s", file, s.Expires().UTC().Format(time.RFC3339))
 }
 
 // verify rejects a pair that is not want's, does not match, or whose signatures verifiers with ca do not accept now.

@@ -188,7 +188,7 @@ func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
 			if err != nil {
 				return err
 			}
-			return ended(cert, s)
+			return s.CheckTime()
 		}})
 	}
 	for _, of := range pairs {

@@ -103,25 +103,6 @@ func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*t
 	return c, nil
 }
 
-// WithTLS changes a TLS configuration that this package made for a server, and returns it: until this pair expires, the
-// server presents it to clients that do not accept Ed25519. A nil Signer changes nothing.
-func (s *Signer) WithTLS(c *tls.Config) *tls.Config {
-	if s == nil {
-		return c
-	}
-	given := c.GetCertificate
-	c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		if slices.Contains(hello.SignatureSchemes, tls.Ed25519) {
-			return given(hello)
-		}
-		if own := s.tls(); !s.Ended() {
-			return own, nil
-		}
-		return given(hello)
-	}
-	return c
-}
-
 // ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the server's checked for the
 // dialled name, for being of the same cluster and, if not nil, by allow. A renewed certificate is shown as by
 // ServerTLS.

@@ -57,6 +57,11 @@ func (d *Dir) rotation() (rotation, error) {
 // authority too (only with StepAdd). A step may be repeated, and must be after an interruption. Rotate returns the
 // members with changed bundles: all members after an interruption.
 func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
+	unlock, err := d.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	inv, err := d.Inventory()
 	if err != nil {
 		return nil, err

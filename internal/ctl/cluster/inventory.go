@@ -158,7 +158,7 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 }
 
 func clusterAddNodeCommand(a *command.App) *cobra.Command {
-	var out, file, renew, slurm string
+	var out, renew, slurm string
 	cmd := &cobra.Command{
 		Use:   "add-node (INVENTORY | --renew ID) --out DIR",
 		Short: "Update the bundles after a change of the inventory, or make new certificates for a replaced machine",
@@ -180,29 +180,28 @@ new ones without a restart.`,
 			if err := wantOut(out); err != nil {
 				return err
 			}
-			d := inventory.Open(out)
-			inv, err := d.Inventory()
-			if err == nil && len(args) > 0 {
-				file = args[0]
-				inv, _, err = plan(a, file, slurm, inv)
-			}
-			if err != nil {
-				return err
-			}
-			if file == "" && renew == "" {
+			if len(args) == 0 && renew == "" {
 				return command.Usagef("INVENTORY is missing, or --renew ID")
 			}
-			if file == "" && slurm != "" {
+			if len(args) == 0 && slurm != "" {
 				return command.Usagef("--slurm-topology: given %s: want it with INVENTORY", slurm)
 			}
 			var fresh []string
 			if renew != "" {
-				if !inv.Has(renew) {
-					return fmt.Errorf("--renew %s: no node or supervisor of the inventory has that name", renew)
-				}
 				fresh = append(fresh, renew)
 			}
-			changed, err := d.Update(inv, fresh...)
+			changed, err := inventory.Open(out).Change(func(inv inventory.Inventory) (inventory.Inventory, error) {
+				if len(args) > 0 {
+					var err error
+					if inv, _, err = plan(a, args[0], slurm, inv); err != nil {
+						return inv, err
+					}
+				}
+				if renew != "" && !inv.Has(renew) {
+					return inv, fmt.Errorf("--renew %s: no node or supervisor of the inventory has that name", renew)
+				}
+				return inv, nil
+			}, fresh...)
 			if err != nil {
 				return err
 			}

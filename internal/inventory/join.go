@@ -40,6 +40,9 @@ type Bundle struct {
 func OpenBundle(dir string) (Bundle, error) {
 	for name, open := range map[string]func(string) (Bundle, error){agentFile: openAgent, supervisorFile: openSupervisor} {
 		if exists(filepath.Join(dir, name)) {
+			if err := single(dir); err != nil {
+				return Bundle{}, fmt.Errorf("bundle %s: %w", dir, err)
+			}
 			b, err := open(filepath.Join(dir, name))
 			if err != nil {
 				return Bundle{}, fmt.Errorf("bundle %s: %w", dir, err)
@@ -49,6 +52,27 @@ func OpenBundle(dir string) (Bundle, error) {
 	}
 	return Bundle{}, fmt.Errorf("bundle %s: neither agent.yaml nor supervisor.yaml in it: want nodes/ID or supervisors/ID of the operator's "+
 		"directory", dir)
+}
+
+// single refuses a directory with a second bundle in it: a repeated 'scp -r' writes the newer bundle there. The directory of an installed
+// bundle may have copies, and hidden directories are those of 'cluster place' and of mounted Secrets.
+func single(dir string) error {
+	path, err := filepath.Abs(dir)
+	if err != nil || strings.HasSuffix(path, Etc) {
+		return err
+	}
+	names, err := entries(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		inner := filepath.Join(dir, name)
+		if !strings.HasPrefix(name, ".") && (exists(filepath.Join(inner, agentFile)) || exists(filepath.Join(inner, supervisorFile))) {
+			return fmt.Errorf("%s is a bundle too, perhaps a newer one that a second 'scp -r' has put there: want one bundle: "+
+				"remove %s, and copy the bundle again, for example with 'rsync -a nodes/ID/ MACHINE:bundle/'", inner, dir)
+		}
+	}
+	return nil
 }
 
 func openAgent(file string) (Bundle, error) {

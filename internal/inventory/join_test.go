@@ -67,3 +67,38 @@ func TestJoinIgnoresConfigurationWithoutCluster(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSecondCopyInsideBundleIsRefused: 'scp -r' into an existing directory writes the new bundle beside the files of the former one.
+func TestSecondCopyInsideBundleIsRefused(t *testing.T) {
+	d, _ := made(t)
+	root := t.TempDir()
+	for _, member := range []string{"nodes/n0-0-0", "supervisors/s1"} {
+		carried, inner := filepath.Join(t.TempDir(), "bundle"), filepath.Base(member)
+		copied := func(to string) {
+			t.Helper()
+			if err := os.CopyFS(to, os.DirFS(d.file(member))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		copied(carried)
+		copied(filepath.Join(carried, ".place-1"))
+		if _, err := OpenBundle(carried); err != nil {
+			t.Errorf("with a hidden directory: %v", err)
+		}
+		copied(filepath.Join(carried, inner))
+		want := "bundle " + carried + ": " + filepath.Join(carried, inner) + " is a bundle too"
+		if _, err := OpenBundle(carried); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
+		}
+		if err := placed(t, root, d.file(member)); err != nil {
+			t.Fatal(err)
+		}
+		copied(filepath.Join(root, Etc, "former-"+inner))
+		if _, err := OpenBundle(filepath.Join(root, Etc)); err != nil {
+			t.Errorf("an installed bundle with a copy of the operator's: %v", err)
+		}
+	}
+	if _, err := OpenBundle(d.path); err == nil || !strings.Contains(err.Error(), "want nodes/ID or supervisors/ID") {
+		t.Errorf("the operator's directory: %v", err)
+	}
+}

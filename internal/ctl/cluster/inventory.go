@@ -119,7 +119,7 @@ machine needs no further flags; it never changes an existing context (lofamoctl 
 The authority and people get ECDSA keys, which clients in every language accept. --key-type ed25519 gives them keys that browsers
 and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and supervisors one of each type.`,
 		Example: `  lofamoctl cluster init deploy/examples/inventory.yaml --out hall7
-  scp -r hall7/nodes/n0-0-0 n0-0-0:bundle        and there: lofamoctl cluster join bundle`,
+  rsync -a hall7/nodes/n0-0-0/ n0-0-0:bundle/    and there: lofamoctl cluster join bundle`,
 		Args: command.Exactly("INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			d, err := open(out, keys)

@@ -3,6 +3,7 @@ package inventory
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -290,6 +291,13 @@ func TestInterruptedRotationIsRepeated(t *testing.T) {
 			if _, err := d.Rotate(next, false); err == nil || !strings.Contains(err.Error(), "want "+string(step)+", which was broken off") {
 				t.Fatalf("%s after %s was broken off: %v", next, step, err)
 			}
+		}
+		want := fmt.Sprintf("change of keys: given step %s, which was broken off: want 'rotate-keys --step %[1]s' repeated first", step)
+		if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("update after %s was broken off: %v: want %q", step, err, want)
+		}
+		if _, err := d.Issue(pki.RoleApprover, "anna"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("issue after %s was broken off: %v: want %q", step, err, want)
 		}
 		if changed, err := d.Rotate(step, false); err != nil || len(changed) != 11 {
 			t.Fatalf("%s again: told of %d changed, %v: want all 11, for nobody was told of those that the first attempt changed", step,

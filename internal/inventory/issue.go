@@ -90,6 +90,9 @@ func (d *Dir) Issue(role pki.Role, name string) (string, error) {
 		return "", err
 	}
 	defer unlock()
+	if err := d.wantWholeStep(); err != nil {
+		return "", err
+	}
 	inv, err := d.Inventory()
 	if err != nil {
 		return "", err

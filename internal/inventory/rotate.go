@@ -139,6 +139,16 @@ func (r rotation) mayTake(step Step) error {
 	return nil
 }
 
+// wantWholeStep rejects other changes of the directory while a step is broken off: a certificate of the authority that step remove has
+// begun to remove would be worthless.
+func (d *Dir) wantWholeStep() error {
+	r, err := d.rotation()
+	if err == nil && r.Open {
+		err = fmt.Errorf("change of keys: given step %s, which was broken off: want 'rotate-keys --step %s' repeated first", r.Step, r.Step)
+	}
+	return err
+}
+
 func (d *Dir) note(r rotation) error {
 	b, err := json.Marshal(r)
 	if err != nil {

@@ -23,6 +23,9 @@ func (d *Dir) Change(plan func(former Inventory) (Inventory, error), renew ...st
 		return nil, err
 	}
 	defer unlock()
+	if err := d.wantWholeStep(); err != nil {
+		return nil, err
+	}
 	old, err := d.Inventory()
 	if err != nil {
 		return nil, err

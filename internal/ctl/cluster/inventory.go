@@ -291,9 +291,9 @@ lofamo-supervisor'), and check that everything is NORMAL before the next step:
   use     members use new keys and certificates, and still accept the old ones
   remove  members no longer accept the old keys
 
-Repeat an interrupted step. With --authority, given with 'add', the authority and its key change too: after 'remove',
-no member accepts a certificate that the old authority signed. Programs of a version that knows only one gossip key
-refuse a file with two: upgrade first.
+Repeat an interrupted step: until then add-node and issue refuse. With --authority, given with 'add', the authority and
+its key change too: after 'remove', no member accepts a certificate that the old authority signed. Programs of a version
+that knows only one gossip key refuse a file with two: upgrade first.
 
 The new authority has an ECDSA key, which clients outside Go need, unless --key-type says otherwise. People whose key
 has the type of the old authority's key get one of the new type.`,

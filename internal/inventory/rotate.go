@@ -123,6 +123,12 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	return d.changed(before)
 }
 
+// ReplacesAuthority reports whether a change of keys is under way that replaces the authority too.
+func (d *Dir) ReplacesAuthority() (bool, error) {
+	r, err := d.rotation()
+	return r.CA, err
+}
+
 // mayTake reports whether a step may follow the last one.
 func (r rotation) mayTake(step Step) error {
 	want, ok := map[Step][]Step{StepAdd: {"", StepAdd}, StepUse: {StepAdd, StepUse}, StepRemove: {StepUse, StepRemove}}[step]

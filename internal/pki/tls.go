@@ -67,6 +67,26 @@ func certificatesOf(caFile string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
+// IsOfNewest reports whether the newest authority in a file signed a certificate: a change of keys removes the others. Of two authorities
+// that began at the same time, the later one in the file is newer.
+func IsOfNewest(caFile string, der []byte) (bool, error) {
+	certs, err := certificatesOf(caFile)
+	if err != nil {
+		return false, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return false, fmt.Errorf("certificate: %w", err)
+	}
+	var newest *x509.Certificate
+	for _, c := range certs {
+		if !isIssuer(c) && (newest == nil || !c.NotBefore.Before(newest.NotBefore)) {
+			newest = c
+		}
+	}
+	return newest != nil && cert.CheckSignatureFrom(newest) == nil, nil
+}
+
 func loadAuthorities(caFile string) (*authorities, error) {
 	certs, err := certificatesOf(caFile)
 	if err != nil {

@@ -295,6 +295,10 @@ Repeat an interrupted step: until then add-node and issue refuse. With --authori
 its key change too: after 'remove', no member accepts a certificate that the old authority signed. Programs of a version
 that knows only one gossip key refuse a file with two: upgrade first.
 
+A list of revoked certificates is void after 'remove' if a certificate of the old authority signed it. So, with
+--authority, sign the list again between 'use' and 'remove', with an operator's new certificate: 'lofamoctl cert revoke
+viewer/none --reason "sign the list again"'.
+
 The new authority has an ECDSA key, which clients outside Go need, unless --key-type says otherwise. People whose key
 has the type of the old authority's key get one of the new type.`,
 		Args: command.Exactly(),
@@ -320,6 +324,12 @@ has the type of the old authority's key get one of the new type.`,
 			next := map[string]string{"add": "use", "use": "remove"}[step]
 			if next != "" {
 				a.Printf("when every machine has it and was restarted: --step %s\n", next)
+			}
+			if replaces, err := d.ReplacesAuthority(); err != nil {
+				return err
+			} else if replaces && step == string(inventory.StepUse) {
+				a.Printf("before that, if certificates are revoked, sign their list again with %s:\n  %s\n",
+					filepath.Join(out, "operators", "operator.pem"), signAgain)
 			}
 			sayUntil(a, out)
 			return nil

@@ -185,14 +185,14 @@ func (b Bundle) StartCommand() []string {
 }
 
 // Missing returns the addresses that the bundle's member listens on and that this machine lacks: the bundle may be
-// another machine's.
+// another machine's. A listener at all addresses needs no particular one.
 func (b Bundle) Missing() ([]netip.Addr, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of this machine: %w", err)
 	}
 	return slices.DeleteFunc(slices.Clone(b.Listen), func(want netip.Addr) bool {
-		return want.IsLoopback() || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		return want.IsLoopback() || want.IsUnspecified() || slices.ContainsFunc(addrs, func(a net.Addr) bool {
 			n, ok := a.(*net.IPNet)
 			return ok && n.IP.Equal(want.AsSlice())
 		})

@@ -102,3 +102,26 @@ func TestSecondCopyInsideBundleIsRefused(t *testing.T) {
 		t.Errorf("the operator's directory: %v", err)
 	}
 }
+
+// TestListenerAtAllAddressesNeedsNone: settings may have a replica listen at all addresses of its machine.
+func TestListenerAtAllAddressesNeedsNone(t *testing.T) {
+	d, inv := made(t)
+	if err := os.MkdirAll(d.file(settingsDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, all := range []string{"0.0.0.0:7946", "[::]:7946"} {
+		if err := os.WriteFile(d.file(settingsDir, supervisorFile), []byte("grpc: \""+all+"\"\nreport: 127.0.0.1:7945\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Update(inv); err != nil {
+			t.Fatal(err)
+		}
+		b, err := OpenBundle(d.file(supervisors, "s1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if missing, err := b.Missing(); err != nil || len(missing) != 0 {
+			t.Errorf("grpc %s: this machine lacks %s, %v: want none", all, missing, err)
+		}
+	}
+}

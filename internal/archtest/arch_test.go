@@ -85,7 +85,7 @@ var layers = map[string][]string{
 	"internal/sdnotify":            {"internal/bounded", "internal/durable"},
 	"internal/sim":                 {"api", "pkg", "internal/account", "internal/agent", "internal/config", "internal/supervisor"},
 	"papers":                       {"pkg/torus/grid"},
-	"internal/inventory":           {"pkg/fault", "pkg/torus/grid", "internal/config", "internal/pki"},
+	"internal/inventory":           {"pkg/fault", "pkg/torus/grid", "internal/config", "internal/durable", "internal/pki"},
 	"internal/testing/packagetest": {},
 	"internal/apidoc":              {},
 	"internal/testing/charttest": {"api", "client", "internal/ctl", "internal/testing/kubetest", "internal/testing/freeport",

@@ -224,7 +224,7 @@ func (c *Cluster) ownArguments(args []string) bool {
 		return false
 	}
 	for _, a := range args[1:] {
-		if _, value, ok := strings.Cut(a, "="); ok {
+		if _, value, ok := strings.Cut(a, "="); ok && strings.HasPrefix(a, "-") { // a path may have the sign too
 			a = value
 		}
 		if strings.HasPrefix(a, c.path("nodes")+"/") || strings.HasPrefix(a, c.path("supervisors")+"/") {

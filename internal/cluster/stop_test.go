@@ -170,21 +170,24 @@ func TestStopLeavesReusedPidAlone(t *testing.T) {
 }
 
 func TestOwnProcessesAreRecognised(t *testing.T) {
-	c := &Cluster{dir: "/tmp/c"}
 	for _, tc := range []struct {
-		args string
-		want bool
+		dir, args string
+		want      bool
 	}{
-		{"/bin/lofamo-agent host --config /tmp/c/nodes/n0-0-0/agent.yaml", true},
-		{"/bin/lofamo-agent host --config=/tmp/c/nodes/n0-0-0/agent.yaml", true},
-		{"/bin/lofamo-supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true},
-		{"/bin/supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true}, // of an earlier version
-		{"/bin/lofamo-agent host --config /tmp/c2/nodes/n0-0-0/agent.yaml", false},
-		{"/bin/lofamo-agent host", false},
-		{"/usr/bin/vi /tmp/c/nodes/n0-0-0/agent.yaml", false},
+		{"/tmp/c", "/bin/lofamo-agent host --config /tmp/c/nodes/n0-0-0/agent.yaml", true},
+		{"/tmp/c", "/bin/lofamo-agent host --config=/tmp/c/nodes/n0-0-0/agent.yaml", true},
+		{"/tmp/c", "/bin/lofamo-supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true},
+		{"/tmp/c", "/bin/supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true}, // of an earlier version
+		{"/tmp/c", "/bin/lofamo-agent host --config /tmp/c2/nodes/n0-0-0/agent.yaml", false},
+		{"/tmp/c", "/bin/lofamo-agent host", false},
+		{"/tmp/c", "/usr/bin/vi /tmp/c/nodes/n0-0-0/agent.yaml", false},
+		{"/tmp/run=3/c", "/bin/lofamo-agent host --config /tmp/run=3/c/nodes/n0-0-0/agent.yaml", true},
+		{"/tmp/run=3/c", "/bin/lofamo-agent host --config=/tmp/run=3/c/nodes/n0-0-0/agent.yaml", true},
+		{"/tmp/c", "/bin/lofamo-agent host --config /tmp/run=/tmp/c/nodes/n0-0-0/agent.yaml", false},
 	} {
+		c := &Cluster{dir: tc.dir}
 		if got := c.ownArguments(strings.Fields(tc.args)); got != tc.want {
-			t.Errorf("%s: %v", tc.args, got)
+			t.Errorf("cluster in %s: %s: %v", tc.dir, tc.args, got)
 		}
 	}
 }

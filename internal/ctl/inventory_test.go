@@ -67,3 +67,28 @@ func TestClusterInitTakesSlurmTopology(t *testing.T) {
 		}
 	}
 }
+
+// TestRotateTellsToSignRevocationsAgain: only a change of the authority ends the list of revoked certificates.
+func TestRotateTellsToSignRevocationsAgain(t *testing.T) {
+	const again = "operators/operator.pem:\n  lofamoctl cert revoke viewer/none --reason 'sign the list again'\n"
+	for _, authority := range []bool{false, true} {
+		dir := t.TempDir()
+		out, file := filepath.Join(dir, "hall7"), filepath.Join(dir, "inventory.yaml")
+		if err := os.WriteFile(file, []byte("cluster: hall7\nsupervisors: [{id: s1, address: 10.0.0.101}]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(t, nil, "cluster", "init", file, "--out", out); got.code != 0 {
+			t.Fatalf("%+v", got)
+		}
+		for _, step := range []string{"add", "use", "remove"} {
+			args := []string{"cluster", "rotate-keys", "--out", out, "--step", step}
+			if authority && step == "add" {
+				args = append(args, "--authority")
+			}
+			got := run(t, nil, args...)
+			if want := authority && step == "use"; got.code != 0 || strings.Contains(got.stdout, again) != want {
+				t.Errorf("authority %t, step %s: %+v: want the command that signs the list again: %t", authority, step, got, want)
+			}
+		}
+	}
+}

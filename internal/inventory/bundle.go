@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -42,24 +40,26 @@ const Etc = "/etc/lofamo"
 // Bundles mirror Etc: agent.yaml or supervisor.yaml, pki/, gossip.key. A machine that has both a node and a replica
 // gets both bundles.
 const (
-	inventoryFile = "inventory.yaml"
-	caCert        = "ca.pem"
-	caKey         = "ca.key"
-	issuerCert    = "issuer.pem"
-	issuerKey     = "issuer.key"
-	gossipFile    = "gossip.key"
-	nextDir       = "next"
-	operatorsDir  = "operators"
-	nodesDir      = "nodes"
-	supervisors   = "supervisors"
-	settingsDir   = "settings"
-	executorsDir  = "executors"
-	stepFile      = "rotation.json"
-	updateFile    = "update-open"      // there until the update that made it has written all bundles
-	ecdsaPair     = "supervisor-ecdsa" // a replica's second pair, for gRPC clients that refuse Ed25519
+	inventoryFile  = "inventory.yaml"
+	caCert         = "ca.pem"
+	caKey          = "ca.key"
+	issuerCert     = "issuer.pem"
+	issuerKey      = "issuer.key"
+	gossipFile     = "gossip.key"
+	nextDir        = "next"
+	operatorsDir   = "operators"
+	nodesDir       = "nodes"
+	supervisors    = "supervisors"
+	settingsDir    = "settings"
+	agentFile      = "agent.yaml"
+	supervisorFile = "supervisor.yaml"
+	executorsDir   = "executors"
+	stepFile       = "rotation.json"
+	updateFile     = "update-open"      // there until the update that made it has written all bundles
+	ecdsaPair      = "supervisor-ecdsa" // a replica's second pair, for gRPC clients that refuse Ed25519
 )
 
-// Dir is an operator's directory.
+// Dir is an operator's directory. Init, Update, Change, Rotate and Issue lock it: only one of them runs at a time.
 type Dir struct {
 	path string
 	keys pki.KeyType // of new authorities and of people's certificates; "": the default
@@ -91,8 +91,23 @@ func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string
 // Init makes the directory: authority, gossip key, certificates for people, and a bundle for every machine. It refuses
 // a directory that is not empty, and leaves nothing behind if it fails.
 func (d *Dir) Init(inv Inventory) error {
+	if _, err := inv.Layout(); err != nil {
+		return err
+	}
+	_, err := os.Stat(d.path)
+	absent := errors.Is(err, fs.ErrNotExist)
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return fmt.Errorf("make a cluster's files: %w", err)
+	}
+	unlock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	there, err := os.ReadDir(d.path)
 	switch {
+	case err != nil:
+		return fmt.Errorf("make a cluster's files: %w", err)
 	case len(there) == 0:
 	case exists(d.file(caKey)) && !exists(d.file(inventoryFile)):
 		return fmt.Errorf("make a cluster's files in %s: the directory has an authority and has no %s: if an 'init' did not end, remove "+
@@ -100,13 +115,6 @@ func (d *Dir) Init(inv Inventory) error {
 	default:
 		return fmt.Errorf("make a cluster's files in %s: the directory is not empty (%s): choose a new one; add-node and rotate-keys "+
 			"change an existing one", d.path, there[0].Name())
-	}
-	if _, err := inv.Layout(); err != nil {
-		return err
-	}
-	absent := errors.Is(err, fs.ErrNotExist)
-	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return fmt.Errorf("make a cluster's files: %w", err)
 	}
 	if err := d.fill(inv); err != nil {
 		return errors.Join(err, d.undo(absent))
@@ -329,13 +337,13 @@ func (d *Dir) writeSupervisor(inv Inventory, l Layout, i int, ca *pki.CA, fresh 
 	if err := d.giveIssuer(inv, dir, etc, &cfg); err != nil {
 		return "", err
 	}
-	if err := d.settle("supervisor.yaml", &cfg); err != nil {
+	if err := d.settle(supervisorFile, &cfg); err != nil {
 		return "", err
 	}
 	if err := cfg.Validate(); err != nil {
 		return "", fmt.Errorf("configuration of supervisor %s: %w", id, err)
 	}
-	return cfg.HTTP, d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
+	return cfg.HTTP, d.finish(dir, supervisorFile, cfg, cfg.GossipKeyFile != "")
 }
 
 // giveIssuer adds the issuer's certificate and key to a replica's bundle, and their paths to its configuration.
@@ -370,13 +378,13 @@ func (d *Dir) writeNode(inv Inventory, l Layout, i int, ca *pki.CA, fresh whose)
 		}
 	}
 	cfg := inv.agent(l, i, etc)
-	if err := d.settle("agent.yaml", &cfg); err != nil {
+	if err := d.settle(agentFile, &cfg); err != nil {
 		return "", err
 	}
 	if err := cfg.Validate(); err != nil {
 		return "", fmt.Errorf("configuration of node %s: %w", id, err)
 	}
-	return cfg.HTTP, d.finish(dir, "agent.yaml", cfg, cfg.Service.GossipKeyFile != "")
+	return cfg.HTTP, d.finish(dir, agentFile, cfg, cfg.Service.GossipKeyFile != "")
 }
 
 // settle reads the operator's settings, if any, over a configuration.
@@ -455,81 +463,4 @@ func (d *Dir) authority() (*pki.CA, error) {
 		return ca, err
 	}
 	return pki.LoadCA(d.file(nextDir, caCert), d.file(nextDir, caKey))
-}
-
-// Update brings the bundles up to date with an inventory: nodes added, removed or moved, or machines replaced (renew:
-// their certificates are issued again). It returns the members with changes: all members after an update that failed.
-func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
-	old, err := d.Inventory()
-	if err != nil {
-		return nil, err
-	}
-	if old.Cluster != inv.Cluster {
-		return nil, fmt.Errorf("cluster: given %s: want %s, whose authority is in %s", inv.Cluster, old.Cluster, d.path)
-	}
-	ca, err := d.authority()
-	if err != nil {
-		return nil, err
-	}
-	before, err := d.sums()
-	if err != nil {
-		return nil, err
-	}
-	// A replica's certificate names its addresses.
-	moved := map[string]bool{}
-	for _, s := range inv.Supervisors {
-		moved[s.ID] = !slices.ContainsFunc(old.Supervisors, func(o Supervisor) bool { return o.ID == s.ID && o.Address == s.Address })
-	}
-	if exists(d.file(updateFile)) { // an update that failed did not report its changes
-		before = nil
-	}
-	if err := replace(d.file(updateFile), nil, 0o600); err != nil {
-		return nil, err
-	}
-	if err := d.write(inv, ca, func(id string) bool { return slices.Contains(renew, id) || moved[id] }); err != nil {
-		return nil, err
-	}
-	changed, err := d.changed(before)
-	if err != nil {
-		return nil, err
-	}
-	return changed, os.Remove(d.file(updateFile))
-}
-
-// sums returns the contents of all bundles, by "nodes/ID", "supervisors/ID" and "executors/NAME".
-func (d *Dir) sums() (map[string]string, error) {
-	out := map[string]string{}
-	for _, kind := range []string{nodesDir, supervisors, executorsDir} {
-		err := fs.WalkDir(os.DirFS(d.path), kind, func(p string, e fs.DirEntry, err error) error {
-			if p == kind && kind != supervisors && errors.Is(err, fs.ErrNotExist) { // a cluster may begin without nodes
-				return nil
-			}
-			if err != nil || e.IsDir() {
-				return err
-			}
-			b, err := os.ReadFile(d.file(p))
-			parts := bytes.SplitN([]byte(p), []byte("/"), 3)
-			member := kind + "/" + string(parts[1])
-			out[member] += p + "\x00" + string(b) + "\x00"
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func (d *Dir) changed(before map[string]string) ([]string, error) {
-	now, err := d.sums()
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, m := range slices.Sorted(maps.Keys(now)) {
-		if now[m] != before[m] {
-			out = append(out, m)
-		}
-	}
-	return out, nil
 }

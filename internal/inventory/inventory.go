@@ -250,7 +250,7 @@ func (inv Inventory) checkAddresses() error {
 	taken := map[string]string{} // what listens there
 	listen := func(what, address string, protocols ...string) {
 		for _, protocol := range protocols {
-			key := protocol + " " + address
+			key := protocol + " " + canonical(address)
 			if other, ok := taken[key]; ok && address != "" {
 				errs = append(errs, fmt.Errorf("%s: given %s: want another address: %s has this one", what, address, other))
 				return
@@ -283,6 +283,15 @@ func (inv Inventory) checkAddresses() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// canonical returns the one spelling of an address: IPv6 has many, and an IPv4 address may be written as one of IPv6.
+func canonical(address string) string {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return address
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
 }
 
 func countNil(errs []error) (n int) {

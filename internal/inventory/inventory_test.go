@@ -3,6 +3,7 @@ package inventory
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -76,6 +77,12 @@ func TestInvalidInventoryNamesField(t *testing.T) {
 			"node n1-0-0: service: given 10.0.0.1:7100: want another address: node n0-0-0: service has this one"},
 		{func(i *Inventory) { i.Spares = []Node{{ID: "x", Service: i.Nodes[0].Service}} }, "node x: service: given "},
 		{func(i *Inventory) { i.Supervisors[1].Address = i.Supervisors[0].Address }, "supervisor s2: ports.report: given "},
+		{func(i *Inventory) { i.Supervisors[0].Address, i.Supervisors[1].Address = "fd00::1", "FD00:0::1" },
+			"supervisor s2: ports.report: given [FD00:0::1]:7945: want another address: supervisor s1: ports.report has this one"},
+		{func(i *Inventory) { i.Supervisors[0].Address, i.Nodes[0].Service = "FD00::1", "[fd00:0::1]:7945" },
+			"node n0-0-0: service: given [fd00::1]:7945: want another address: supervisor s1: ports.report has this one"},
+		{func(i *Inventory) { i.Supervisors[1].Address = "::ffff:" + i.Supervisors[0].Address },
+			"supervisor s2: ports.report: given [::ffff:10.0.0.101]:7945: want another address: supervisor s1"},
 		{func(i *Inventory) { i.Supervisors[0].Ports.GRPC = i.Ports.or(defaultPorts).HTTP }, "supervisor s1: ports.http: given "},
 		{func(i *Inventory) { i.Ports.Links, i.Ports.AgentHTTP = 7110, 7111 },
 			"node n0-0-0: links.X-: given 10.0.0.1:7111: want another address: node n0-0-0: ports.agentHTTP has this one"},
@@ -290,6 +297,13 @@ func TestInterruptedRotationIsRepeated(t *testing.T) {
 			if _, err := d.Rotate(next, false); err == nil || !strings.Contains(err.Error(), "want "+string(step)+", which was broken off") {
 				t.Fatalf("%s after %s was broken off: %v", next, step, err)
 			}
+		}
+		want := fmt.Sprintf("change of keys: given step %s, which was broken off: want 'rotate-keys --step %[1]s' repeated first", step)
+		if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("update after %s was broken off: %v: want %q", step, err, want)
+		}
+		if _, err := d.Issue(pki.RoleApprover, "anna"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("issue after %s was broken off: %v: want %q", step, err, want)
 		}
 		if changed, err := d.Rotate(step, false); err != nil || len(changed) != 11 {
 			t.Fatalf("%s again: told of %d changed, %v: want all 11, for nobody was told of those that the first attempt changed", step,
@@ -533,4 +547,14 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("validated, and then: %v", err)
 		}
 	})
+}
+
+// TestSpellingOfAddressIsKept: the replicas' etcd members compare the text of their addresses.
+func TestSpellingOfAddressIsKept(t *testing.T) {
+	inv := load(t)
+	inv.Supervisors[0].Address = "FD00:0::1"
+	l, err := inv.Layout()
+	if err != nil || l.Supervisors[0].EtcdPeer != "[FD00:0::1]:2380" {
+		t.Errorf("etcd peer %q, %v: want the address as in the inventory", l.Supervisors[0].EtcdPeer, err)
+	}
 }

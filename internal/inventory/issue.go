@@ -85,6 +85,14 @@ func (d *Dir) Issue(role pki.Role, name string) (string, error) {
 		return "", fmt.Errorf("role: given %q: want viewer, operator, approver or executor; nodes and supervisors are in the inventory",
 			string(role))
 	}
+	unlock, err := d.lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := d.wantWholeStep(); err != nil {
+		return "", err
+	}
 	inv, err := d.Inventory()
 	if err != nil {
 		return "", err

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -26,6 +25,8 @@ type Bundle struct {
 	Service string
 	// ID of the node or replica.
 	ID string
+	// Cluster is its cluster's name.
+	Cluster string
 	// Listen are the required IPs of the machine.
 	Listen []netip.Addr
 	// Warning names a fault of the optional second pair of a replica, which works without it; "": none.
@@ -37,8 +38,11 @@ type Bundle struct {
 // OpenBundle reads a bundle and makes all checks that are possible before its installation: the configuration is valid,
 // the certificates are valid and belong to this member, and the keys belong to the certificates.
 func OpenBundle(dir string) (Bundle, error) {
-	for name, open := range map[string]func(string) (Bundle, error){"agent.yaml": openAgent, "supervisor.yaml": openSupervisor} {
+	for name, open := range map[string]func(string) (Bundle, error){agentFile: openAgent, supervisorFile: openSupervisor} {
 		if exists(filepath.Join(dir, name)) {
+			if err := single(dir); err != nil {
+				return Bundle{}, fmt.Errorf("bundle %s: %w", dir, err)
+			}
 			b, err := open(filepath.Join(dir, name))
 			if err != nil {
 				return Bundle{}, fmt.Errorf("bundle %s: %w", dir, err)
@@ -50,12 +54,34 @@ func OpenBundle(dir string) (Bundle, error) {
 		"directory", dir)
 }
 
+// single refuses a directory with a second bundle in it: a repeated 'scp -r' writes the newer bundle there. The directory of an installed
+// bundle may have copies, and hidden directories are those of 'cluster place' and of mounted Secrets.
+func single(dir string) error {
+	path, err := filepath.Abs(dir)
+	if err != nil || strings.HasSuffix(path, Etc) {
+		return err
+	}
+	names, err := entries(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		inner := filepath.Join(dir, name)
+		if !strings.HasPrefix(name, ".") && (exists(filepath.Join(inner, agentFile)) || exists(filepath.Join(inner, supervisorFile))) {
+			return fmt.Errorf("%s is a bundle too, perhaps a newer one that a second 'scp -r' has put there: want one bundle: "+
+				"remove %s, and copy the bundle again, for example with 'rsync -a nodes/ID/ MACHINE:bundle/'", inner, dir)
+		}
+	}
+	return nil
+}
+
 func openAgent(file string) (Bundle, error) {
 	cfg, err := config.LoadAgent(file, nil)
 	if err != nil {
 		return Bundle{}, err
 	}
-	b := Bundle{Dir: filepath.Dir(file), Service: "lofamo-agent", ID: string(cfg.Node), etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
+	b := Bundle{Dir: filepath.Dir(file), Service: "lofamo-agent", ID: string(cfg.Node), Cluster: cfg.Cluster,
+		etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
 	for _, c := range []struct {
 		half      fault.Half
 		cert, key string
@@ -78,7 +104,8 @@ func openSupervisor(file string) (Bundle, error) {
 	if err != nil {
 		return Bundle{}, err
 	}
-	b := Bundle{Dir: filepath.Dir(file), Service: supervisorService, ID: cfg.ID, etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
+	b := Bundle{Dir: filepath.Dir(file), Service: supervisorService, ID: cfg.ID, Cluster: cfg.Cluster,
+		etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
 	if err := b.check(cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key, pki.SupervisorIdentity(cfg.Cluster, cfg.ID)); err != nil {
 		return Bundle{}, err
 	}
@@ -87,8 +114,8 @@ func openSupervisor(file string) (Bundle, error) {
 		if err != nil {
 			return Bundle{}, err
 		}
-		if err := ended(b.here(c.Cert), second); err != nil {
-			b.Warning = fmt.Sprintf("%v: clients that refuse Ed25519 cannot connect until it is renewed", err)
+		if err := second.CheckTime(); err != nil {
+			b.Warning = fmt.Sprintf("%v: clients that refuse Ed25519 cannot connect until it is valid or renewed", err)
 		}
 	}
 	if c := cfg.Renewal; c.Cert != "" {
@@ -127,14 +154,6 @@ func (b Bundle) check(ca, cert, key string, want pki.Identity) error {
 	return verify(b.here(ca), b.here(cert), b.here(key), want)
 }
 
-// ended returns an error for a second pair that has expired.
-func ended(file string, s *pki.Signer) error {
-	if !s.Ended() {
-		return nil
-	}
-	return fmt.Errorf("certificate %s: expired %s", file, s.Expires().UTC().Format(time.RFC3339))
-}
-
 // verify rejects a pair that is not want's, does not match, or whose signatures verifiers with ca do not accept now.
 func verify(ca, cert, key string, want pki.Identity) error {
 	s, err := pki.LoadSigner(cert, key)
@@ -166,14 +185,14 @@ func (b Bundle) StartCommand() []string {
 }
 
 // Missing returns the addresses that the bundle's member listens on and that this machine lacks: the bundle may be
-// another machine's.
+// another machine's. A listener at all addresses needs no particular one.
 func (b Bundle) Missing() ([]netip.Addr, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of this machine: %w", err)
 	}
 	return slices.DeleteFunc(slices.Clone(b.Listen), func(want netip.Addr) bool {
-		return want.IsLoopback() || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		return want.IsLoopback() || want.IsUnspecified() || slices.ContainsFunc(addrs, func(a net.Addr) bool {
 			n, ok := a.(*net.IPNet)
 			return ok && n.IP.Equal(want.AsSlice())
 		})
@@ -238,48 +257,57 @@ func readableDir(path string) error {
 	return os.Chmod(path, 0o755)
 }
 
-// sameMember refuses to install over another member, whose state on this machine would pass for the new one's.
+// sameMember refuses to install over another member, whose state on this machine would pass for the new one's, and beside a member of
+// another cluster, whose keys have the same files. It compares names: a machine that was off while the authority changed knows no
+// present authority.
 func (b Bundle) sameMember(etc string) error {
-	path := filepath.Join(etc, b.configuration())
-	id, err := installedID(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("installed bundle: %w", err)
-	}
-	if id != "" && id != b.ID {
-		return fmt.Errorf("bundle %s: is that of %s: %s is that of %s: stop its service, and remove that file and the state directory first",
-			b.Dir, b.ID, path, id)
+	for _, name := range []string{agentFile, supervisorFile} {
+		path := filepath.Join(etc, name)
+		cluster, id, err := installedMember(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("installed bundle: %w", err)
+		}
+		if cluster != "" && cluster != b.Cluster {
+			return fmt.Errorf("bundle %s: cluster: given %s: want %s, as in %s: stop the services of that cluster, and remove %s and the "+
+				"state directories first", b.Dir, b.Cluster, cluster, path, etc)
+		}
+		if name == b.configuration() && id != "" && id != b.ID {
+			return fmt.Errorf("bundle %s: is that of %s: %s is that of %s: stop its service, and remove that file and the state directory "+
+				"first", b.Dir, b.ID, path, id)
+		}
 	}
 	return nil
 }
 
-// installedID returns the ID of an installed configuration's member; "": it has none. Other keys may be of a later
-// version, before a rollback: installedID ignores them.
-func installedID(path string) (string, error) {
+// installedMember returns the names of an installed configuration's cluster and member; "": it has none. Other keys may be of a later
+// version, before a rollback: installedMember ignores them.
+func installedMember(path string) (cluster, id string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("configuration %s: %w", path, err)
+		return "", "", fmt.Errorf("configuration %s: %w", path, err)
 	}
 	var old struct {
-		ID    string `json:"id"`
-		Node  string `json:"node"`
-		Dims  string `json:"dims"`
-		Coord string `json:"coord"`
+		Cluster string `json:"cluster"`
+		ID      string `json:"id"`
+		Node    string `json:"node"`
+		Dims    string `json:"dims"`
+		Coord   string `json:"coord"`
 	}
 	if err := yaml.Unmarshal(text, &old); err != nil {
-		return "", fmt.Errorf("configuration %s: %w", path, err)
+		return "", "", fmt.Errorf("configuration %s: %w", path, err)
 	}
-	if filepath.Base(path) != "agent.yaml" {
-		return old.ID, nil
+	if filepath.Base(path) != agentFile {
+		return old.Cluster, old.ID, nil
 	}
 	if old.Node != "" {
-		return old.Node, nil
+		return old.Cluster, old.Node, nil
 	}
 	c, _, err := config.Agent{Dims: old.Dims, Coord: old.Coord}.Topology()
 	if err != nil {
-		return "", nil //nolint:nilerr // it has neither a name nor a place
+		return old.Cluster, "", nil //nolint:nilerr // it has neither a name nor a place
 	}
-	return string(fault.DefaultNodeID(c)), nil
+	return old.Cluster, string(fault.DefaultNodeID(c)), nil
 }

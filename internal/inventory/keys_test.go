@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -209,6 +210,8 @@ func TestBadSecondPairHoldsBackNoFirstPair(t *testing.T) {
 			"want lofamo://hall7/supervisor/s1"},
 		{"an expired second pair", "supervisor.pem", ecdsaPair + ".pem",
 			func() { supervisortest.Expire(t, d.path, own(ecdsaPair+".pem")) }, ecdsaPair + ".pem: expired"},
+		{"a second pair that has not begun", "supervisor.pem", ecdsaPair + ".pem",
+			func() { supervisortest.BeginAt(t, d.path, own(ecdsaPair+".pem"), time.Now().Add(time.Hour)) }, ecdsaPair + ".pem: not valid until "},
 		{"another replica's first pair", ecdsaPair + ".pem", "supervisor.pem", func() { others("supervisor") },
 			"want lofamo://hall7/supervisor/s1"},
 	} {
@@ -248,5 +251,16 @@ func TestExpiredSecondPairDoesNotStopJoin(t *testing.T) {
 	b, err := OpenBundle(d.file("supervisors", "s1"))
 	if err != nil || !strings.Contains(b.Warning, cert+": expired ") {
 		t.Errorf("an expired second pair: %q, %v: want a warning that names %s", b.Warning, err, cert)
+	}
+}
+
+// TestSecondPairThatHasNotBegunDoesNotStopJoin: the clock of a new machine may not be set yet. The first pair must be valid.
+func TestSecondPairThatHasNotBegunDoesNotStopJoin(t *testing.T) {
+	d, _ := made(t)
+	cert := d.file("supervisors", "s1", "pki", ecdsaPair+".pem")
+	supervisortest.BeginAt(t, d.path, cert, time.Now().Add(time.Hour))
+	b, err := OpenBundle(d.file("supervisors", "s1"))
+	if err != nil || !strings.Contains(b.Warning, cert+": not valid until ") {
+		t.Errorf("a second pair that has not begun: %q, %v: want a warning that names %s", b.Warning, err, cert)
 	}
 }

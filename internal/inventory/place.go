@@ -87,7 +87,7 @@ func (inv Inventory) PlaceNode(i int, p Placement) (Bundle, error) {
 	if err := cfg.Validate(); err != nil {
 		return Bundle{}, fmt.Errorf("configuration of node %s: %w", cfg.Node, err)
 	}
-	return p.write(string(l.Nodes[i].ID), "agent.yaml", cfg, []string{"host", "dnp"}, cfg.Service.GossipKeyFile != "")
+	return p.write(string(l.Nodes[i].ID), agentFile, cfg, []string{"host", "dnp"}, cfg.Service.GossipKeyFile != "")
 }
 
 // PlaceSupervisor is PlaceNode for a replica.
@@ -116,7 +116,7 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	if err := p.own(l.Supervisors[i].ID); err != nil {
 		return Bundle{}, err
 	}
-	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, pairs, cfg.GossipKeyFile != "")
+	return p.write(l.Supervisors[i].ID, supervisorFile, cfg, pairs, cfg.GossipKeyFile != "")
 }
 
 // own rejects a directory that has the keys of another cluster, whose replica may still run.
@@ -188,7 +188,7 @@ func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
 			if err != nil {
 				return err
 			}
-			return ended(cert, s)
+			return s.CheckTime()
 		}})
 	}
 	for _, of := range pairs {

@@ -57,6 +57,11 @@ func (d *Dir) rotation() (rotation, error) {
 // authority too (only with StepAdd). A step may be repeated, and must be after an interruption. Rotate returns the
 // members with changed bundles: all members after an interruption.
 func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
+	unlock, err := d.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	inv, err := d.Inventory()
 	if err != nil {
 		return nil, err
@@ -118,6 +123,12 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	return d.changed(before)
 }
 
+// ReplacesAuthority reports whether a change of keys is under way that replaces the authority too.
+func (d *Dir) ReplacesAuthority() (bool, error) {
+	r, err := d.rotation()
+	return r.CA, err
+}
+
 // mayTake reports whether a step may follow the last one.
 func (r rotation) mayTake(step Step) error {
 	want, ok := map[Step][]Step{StepAdd: {"", StepAdd}, StepUse: {StepAdd, StepUse}, StepRemove: {StepUse, StepRemove}}[step]
@@ -132,6 +143,16 @@ func (r rotation) mayTake(step Step) error {
 		return fmt.Errorf("step: given %s: want %s, which was broken off: not all bundles have it", step, r.Step)
 	}
 	return nil
+}
+
+// wantWholeStep rejects other changes of the directory while a step is broken off: a certificate of the authority that step remove has
+// begun to remove would be worthless.
+func (d *Dir) wantWholeStep() error {
+	r, err := d.rotation()
+	if err == nil && r.Open {
+		err = fmt.Errorf("change of keys: given step %s, which was broken off: want 'rotate-keys --step %s' repeated first", r.Step, r.Step)
+	}
+	return err
 }
 
 func (d *Dir) note(r rotation) error {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -288,16 +289,62 @@ func TestEndedSecondPairIsNotShown(t *testing.T) {
 	id := SupervisorIdentity("c1", "s0")
 	cert, key := w.ended("s0-ecdsa", id)
 	s, err := LoadECDSA(cert, key, w.file("ca.pem"), id)
-	if err != nil || !s.Ended() {
+	if err != nil || s.CheckTime() == nil {
 		t.Fatalf("an expired second pair: %v", err)
 	}
-	sc, sk := w.issue("s0", id)
+	shown := w.shown(s)
+	if got := shown(); got != KeyEd25519 {
+		t.Errorf("shown beside an expired second pair: %s", got)
+	}
+	if err := w.ca.IssueTo(cert, key, id, nil, nil, WithKey(KeyECDSA)); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(); got != KeyECDSA || s.CheckTime() != nil {
+		t.Errorf("shown after the renewal: %s", got)
+	}
+}
+
+// TestSlowClockDelaysSecondPair: a replica that boots before its clock is set loads its second pair, and shows it once the clock is right.
+func TestSlowClockDelaysSecondPair(t *testing.T) {
+	w := newWorld(t, "c1")
+	id := SupervisorIdentity("c1", "s0")
+	cert, key := w.issueKey("s0-ecdsa", id, KeyECDSA)
+	foreign, foreignKey := newWorld(t, "c1").issueKey("s0-ecdsa", id, KeyECDSA)
+	synctest.Test(t, func(t *testing.T) { // the clock begins in 2000, before the authority and the pair
+		if _, err := LoadECDSA(foreign, foreignKey, w.file("ca.pem"), id); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+			t.Errorf("another authority's pair: %v", err)
+		}
+		s, err := LoadECDSA(cert, key, w.file("ca.pem"), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := "certificate " + cert + ": not valid until "
+		if err := s.CheckTime(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("checked before its beginning: %v: want %q", err, want)
+		}
+		shown := w.shown(s)
+		if got := shown(); got != KeyEd25519 {
+			t.Errorf("shown with a slow clock: %s", got)
+		}
+		time.Sleep(time.Until(s.Begins()))
+		if got := shown(); got != KeyECDSA || s.CheckTime() != nil {
+			t.Errorf("shown with the right clock: %s", got)
+		}
+	})
+}
+
+// shown returns the type of the key that a server with a second pair shows to clients that refuse Ed25519.
+func (w *world) shown(second *Signer) func() KeyType {
+	w.t.Helper()
+	t := w.t
+	sc, sk := w.issue("s0", second.Identity())
 	server, err := ServerTLS(sc, sk, w.file("ca.pem"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server = s.WithTLS(server)
-	shown := func() KeyType {
+	server = second.WithTLS(server)
+	return func() KeyType {
+		t.Helper()
 		c, err := server.GetCertificate(&tls.ClientHelloInfo{SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256}})
 		if err != nil {
 			t.Fatal(err)
@@ -307,15 +354,6 @@ func TestEndedSecondPairIsNotShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		return typeOf(leaf.PublicKey)
-	}
-	if got := shown(); got != KeyEd25519 {
-		t.Errorf("shown beside an expired second pair: %s", got)
-	}
-	if err := w.ca.IssueTo(cert, key, id, nil, nil, WithKey(KeyECDSA)); err != nil {
-		t.Fatal(err)
-	}
-	if got := shown(); got != KeyECDSA || s.Ended() {
-		t.Errorf("shown after the renewal: %s", got)
 	}
 }
 

@@ -187,6 +187,52 @@ func TestNextAuthoritiesHaveTheirOwnNames(t *testing.T) {
 	}
 }
 
+// TestNewestAuthorityIsTold: during a change of keys a file has two authorities, and issuers of node certificates, which do not count.
+func TestNewestAuthorityIsTold(t *testing.T) {
+	w := newWorld(t, "c1")
+	of := func(ca *CA) []byte {
+		t.Helper()
+		der, _, err := ca.issue(Identity{"c1", RoleOperator, "o"}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	next, err := w.ca.Next(KeyECDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := NewIssuer("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := of(w.ca), of(next)
+	for _, tc := range []struct {
+		name          string
+		file          []byte
+		first, second bool
+	}{
+		{"before the change", slices.Concat(w.ca.CertPEM(), issuer.CertPEM()), true, false},
+		{"during the change", slices.Concat(w.ca.CertPEM(), next.CertPEM(), issuer.CertPEM()), false, true},
+		{"after the change", next.CertPEM(), false, true},
+	} {
+		if err := os.WriteFile(w.file("both.pem"), tc.file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			der  []byte
+			want bool
+		}{{first, tc.first}, {second, tc.second}} {
+			if got, err := IsOfNewest(w.file("both.pem"), c.der); err != nil || got != c.want {
+				t.Errorf("%s: %t, %v: want %t", tc.name, got, err, c.want)
+			}
+		}
+	}
+	if _, err := IsOfNewest(w.file("both.pem"), nil); err == nil {
+		t.Error("no certificate is accepted")
+	}
+}
+
 func TestIssueRefuses(t *testing.T) {
 	w := newWorld(t, "c1")
 	for _, id := range []Identity{

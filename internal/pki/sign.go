@@ -56,35 +56,6 @@ func loadTLS(certFile, keyFile string) (*Signer, error) {
 	return load(&Signer{certFile: certFile, keyFile: keyFile, tlsOnly: true})
 }
 
-// LoadECDSA reads the second pair of a replica, for TLS handshakes with clients that refuse Ed25519: see WithTLS. It
-// checks the identity, the key and the chain to the authorities in caFile, and so does every Renew. A pair that has
-// expired is loaded, too, so that Renew can replace it: see Ended.
-func LoadECDSA(certFile, keyFile, caFile string, want Identity) (*Signer, error) {
-	roots, err := Roots(caFile)
-	if err != nil {
-		return nil, err
-	}
-	s := &Signer{certFile: certFile, keyFile: keyFile, tlsOnly: true}
-	s.check = func(cert *x509.Certificate, id Identity) error {
-		if id != want {
-			return fmt.Errorf("is of %s: want %s", id, want)
-		}
-		if typeOf(cert.PublicKey) != KeyECDSA {
-			return fmt.Errorf("has a key of type %s: want %s", nameOf(cert.PublicKey), KeyECDSA.name())
-		}
-		at := time.Now()
-		if s.pair.Load() == nil && at.After(cert.NotAfter) {
-			at = cert.NotAfter
-		}
-		_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at})
-		return err
-	}
-	return load(s)
-}
-
-// Ended reports whether the certificate has expired.
-func (s *Signer) Ended() bool { return time.Now().After(s.Expires()) }
-
 func load(s *Signer) (*Signer, error) {
 	s.seen, _ = s.look() // a file that cannot be examined cannot be read either
 	p, id, err := s.readPair()

@@ -67,6 +67,26 @@ func certificatesOf(caFile string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
+// IsOfNewest reports whether the newest authority in a file signed a certificate: a change of keys removes the others. Of two authorities
+// that began at the same time, the later one in the file is newer.
+func IsOfNewest(caFile string, der []byte) (bool, error) {
+	certs, err := certificatesOf(caFile)
+	if err != nil {
+		return false, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return false, fmt.Errorf("certificate: %w", err)
+	}
+	var newest *x509.Certificate
+	for _, c := range certs {
+		if !isIssuer(c) && (newest == nil || !c.NotBefore.Before(newest.NotBefore)) {
+			newest = c
+		}
+	}
+	return newest != nil && cert.CheckSignatureFrom(newest) == nil, nil
+}
+
 func loadAuthorities(caFile string) (*authorities, error) {
 	certs, err := certificatesOf(caFile)
 	if err != nil {
@@ -101,25 +121,6 @@ func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*t
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.VerifyConnection = checkPeer(own.id.Cluster, allow)
 	return c, nil
-}
-
-// WithTLS changes a TLS configuration that this package made for a server, and returns it: until this pair expires, the
-// server presents it to clients that do not accept Ed25519. A nil Signer changes nothing.
-func (s *Signer) WithTLS(c *tls.Config) *tls.Config {
-	if s == nil {
-		return c
-	}
-	given := c.GetCertificate
-	c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		if slices.Contains(hello.SignatureSchemes, tls.Ed25519) {
-			return given(hello)
-		}
-		if own := s.tls(); !s.Ended() {
-			return own, nil
-		}
-		return given(hello)
-	}
-	return c
 }
 
 // ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the server's checked for the

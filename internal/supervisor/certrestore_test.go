@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -195,6 +196,44 @@ func TestRevocationCoversCertificatesDespiteSlowClock(t *testing.T) {
 	code, _, warned := o.lofamoctlAt(behind(-6*time.Minute), pki.RoleOperator, "cert", "revoke", "viewer/vic", "--reason", "test")
 	if code != 0 || !strings.Contains(warned, "the revocation also refuses certificates that a supervisor issues before") {
 		t.Errorf("6 minutes ahead: exit code %d, %s: want a warning", code, warned)
+	}
+}
+
+// TestListOfFormerAuthorityIsWarnedOf: the operator's ca.pem has the next authority, and the operator's certificate is of the former one.
+func TestListOfFormerAuthorityIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{})
+	o := office{t, c, c.Configs[0]}
+	start(t, o.cfg)
+	c.AwaitLeader(t)
+	const warning = "an operator of a former authority signed the revocations"
+	revoke := func(name string) string {
+		t.Helper()
+		code, _, why := o.lofamoctl(pki.RoleOperator, "cert", "revoke", name, "--reason", "test")
+		if code != 0 {
+			t.Fatalf("cert revoke %s: exit code %d, %s", name, code, why)
+		}
+		return why
+	}
+	if why := revoke("viewer/vic"); strings.Contains(why, warning) {
+		t.Errorf("with one authority: %s", why)
+	}
+	ca, err := pki.LoadCA(filepath.Join(o.Dir, "ca.pem"), filepath.Join(o.Dir, "ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := ca.Next(pki.KeyECDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(o.Dir, "ca.pem"), slices.Concat(ca.CertPEM(), next.CertPEM()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if why := revoke("viewer/val"); !strings.Contains(why, warning) || !strings.Contains(why, "lofamoctl cert revoke viewer/none") {
+		t.Errorf("cert revoke: %s: want a warning, and the command that signs again", why)
+	}
+	if _, _, why := o.lofamoctl(pki.RoleViewer, "cert", "list"); !strings.Contains(why, warning) {
+		t.Errorf("cert list: %s: want a warning", why)
 	}
 }
 

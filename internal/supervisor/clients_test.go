@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -136,8 +137,8 @@ func TestExpiredSecondPairDoesNotStopStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if line := log.String(); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "second certificate has expired") ||
-		!strings.Contains(line, c.Configs[0].ECDSA.Cert) {
+	if line := log.String(); !strings.Contains(line, "level=ERROR") || !strings.Contains(line, "second certificate is not valid now") ||
+		!strings.Contains(line, c.Configs[0].ECDSA.Cert+": expired ") {
 		t.Errorf("log: %q: want an error that names %s", line, c.Configs[0].ECDSA.Cert)
 	}
 	if err := s.Start(t.Context()); err != nil {
@@ -145,6 +146,23 @@ func TestExpiredSecondPairDoesNotStopStart(t *testing.T) {
 	}
 	t.Cleanup(func() { stop(t, s) })
 	c.AwaitLeader(t, 0)
+}
+
+// TestSlowClockDoesNotStopStart: a replica may boot before its clock is set. The clock is no configuration, so New returns no error, and
+// the service does not stay down.
+func TestSlowClockDoesNotStopStart(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{})
+	synctest.Test(t, func(t *testing.T) { // the clock begins in 2000
+		var log bytes.Buffer
+		if _, err := supervisor.New(c.Configs[0], slog.New(slog.NewTextHandler(&log, nil)), supervisor.PatientLease); err != nil {
+			t.Fatal(err)
+		}
+		if line := log.String(); !strings.Contains(line, "second certificate is not valid now") ||
+			!strings.Contains(line, c.Configs[0].ECDSA.Cert+": not valid until ") {
+			t.Errorf("log: %q: want an error that names %s", line, c.Configs[0].ECDSA.Cert)
+		}
+	})
 }
 
 // python runs the page's Python program with the signatures of OpenSSL and with those of BoringSSL. A server without an

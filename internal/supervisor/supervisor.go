@@ -97,9 +97,9 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 		if s.ecdsa, err = pki.LoadECDSA(c.Cert, c.Key, cfg.TLS.CA, s.signer.Identity()); err != nil {
 			return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 		}
-		if s.ecdsa.Ended() {
-			s.logger.Error("second certificate has expired: clients that refuse Ed25519 cannot connect until it is renewed",
-				"certificate", c.Cert, "expired", s.ecdsa.Expires())
+		if err := s.ecdsa.CheckTime(); err != nil {
+			s.logger.Error("second certificate is not valid now: clients that refuse Ed25519 cannot connect", "certificate", c.Cert,
+				"begins", s.ecdsa.Begins(), "expires", s.ecdsa.Expires(), "error", err)
 		}
 	}
 	s.trust.registry = pki.NewRegistry()

@@ -49,8 +49,10 @@ issuer".`,
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var ca string
 		return command.Query(a, cmd, "list certificates", o,
 			func(ctx context.Context, s command.Session) (*lofamov1.ListCertificatesResponse, error) {
+				_, _, ca = operatorKeys(s)
 				return s.ListCertificates(ctx)
 			}, func(resp *lofamov1.ListCertificatesResponse) error {
 				if err := command.Table(a.Env.Stdout, certificateRows(a, slices.Concat(resp.GetIssuers(), resp.GetCertificates()))); err != nil {
@@ -63,6 +65,7 @@ issuer".`,
 					a.Printf("\nno certificate is revoked\n")
 					return nil
 				}
+				warnOfFormer(a, ca, resp.GetSigned().GetCertificate())
 				a.Printf("\nrevocations, version %d:\n", resp.GetList().GetVersion())
 				return command.Table(a.Env.Stdout, denialRows(a, resp.GetList().GetDenials()))
 			})
@@ -80,6 +83,20 @@ func lostRevocations(resp *lofamov1.ListCertificatesResponse) string {
 	return fmt.Sprintf("a node has version %d of the revocations, and the supervisors have version %d: if their store was restored, run "+
 		"`lofamoctl cert restore FILE` before any other change, with a copy of the file `"+pki.DenyListFile+"` in a node's state directory",
 		nodes, stored)
+}
+
+// signAgain makes an operator sign the list of revoked certificates again: every change of the list is signed as a whole.
+const signAgain = "lofamoctl cert revoke viewer/none --reason 'sign the list again'"
+
+// warnOfFormer warns if a list's signer has a certificate of an authority that a change of keys replaces. The change's last step ends the
+// list.
+func warnOfFormer(a *command.App, ca string, signer []byte) {
+	newest, err := pki.IsOfNewest(ca, signer)
+	if err != nil || newest {
+		return // a bad file has ended the command before
+	}
+	a.Warnf("lofamoctl: an operator of a former authority signed the revocations: they end with 'cluster rotate-keys --step remove', unless "+
+		"an operator with a certificate of the new authority signs them again before: %s\n", signAgain)
 }
 
 // certificateRows sorts the list.
@@ -335,6 +352,7 @@ func changeDenials(a *command.App, ctx context.Context, args []string,
 		if err := putDenials(ctx, s, signer, a.Env.Now(), was.GetNextVersion(), denials); err != nil {
 			return err
 		}
+		warnOfFormer(a, ca, signer.Cert())
 		for _, id := range ids {
 			a.Printf("%s is %s\n", pki.WebSubject(id), done)
 		}

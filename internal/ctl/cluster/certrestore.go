@@ -74,6 +74,7 @@ func restoreDenials(ctx context.Context, a *command.App, s command.Session, file
 	if err := putDenials(ctx, s, signer, now, max(was.GetNextVersion(), kept.GetVersion()+1), restored.Denials); err != nil {
 		return err
 	}
+	warnOfFormer(a, ca, signer.Cert())
 	for _, id := range restored.Again {
 		a.Printf("%s is revoked again\n", pki.WebSubject(id))
 	}

@@ -119,7 +119,7 @@ machine needs no further flags; it never changes an existing context (lofamoctl 
 The authority and people get ECDSA keys, which clients in every language accept. --key-type ed25519 gives them keys that browsers
 and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and supervisors one of each type.`,
 		Example: `  lofamoctl cluster init deploy/examples/inventory.yaml --out hall7
-  scp -r hall7/nodes/n0-0-0 n0-0-0:bundle        and there: lofamoctl cluster join bundle`,
+  rsync -a hall7/nodes/n0-0-0/ n0-0-0:bundle/    and there: lofamoctl cluster join bundle`,
 		Args: command.Exactly("INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			d, err := open(out, keys)
@@ -158,7 +158,7 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 }
 
 func clusterAddNodeCommand(a *command.App) *cobra.Command {
-	var out, file, renew, slurm string
+	var out, renew, slurm string
 	cmd := &cobra.Command{
 		Use:   "add-node (INVENTORY | --renew ID) --out DIR",
 		Short: "Update the bundles after a change of the inventory, or make new certificates for a replaced machine",
@@ -180,29 +180,28 @@ new ones without a restart.`,
 			if err := wantOut(out); err != nil {
 				return err
 			}
-			d := inventory.Open(out)
-			inv, err := d.Inventory()
-			if err == nil && len(args) > 0 {
-				file = args[0]
-				inv, _, err = plan(a, file, slurm, inv)
-			}
-			if err != nil {
-				return err
-			}
-			if file == "" && renew == "" {
+			if len(args) == 0 && renew == "" {
 				return command.Usagef("INVENTORY is missing, or --renew ID")
 			}
-			if file == "" && slurm != "" {
+			if len(args) == 0 && slurm != "" {
 				return command.Usagef("--slurm-topology: given %s: want it with INVENTORY", slurm)
 			}
 			var fresh []string
 			if renew != "" {
-				if !inv.Has(renew) {
-					return fmt.Errorf("--renew %s: no node or supervisor of the inventory has that name", renew)
-				}
 				fresh = append(fresh, renew)
 			}
-			changed, err := d.Update(inv, fresh...)
+			changed, err := inventory.Open(out).Change(func(inv inventory.Inventory) (inventory.Inventory, error) {
+				if len(args) > 0 {
+					var err error
+					if inv, _, err = plan(a, args[0], slurm, inv); err != nil {
+						return inv, err
+					}
+				}
+				if renew != "" && !inv.Has(renew) {
+					return inv, fmt.Errorf("--renew %s: no node or supervisor of the inventory has that name", renew)
+				}
+				return inv, nil
+			}, fresh...)
 			if err != nil {
 				return err
 			}
@@ -292,9 +291,13 @@ lofamo-supervisor'), and check that everything is NORMAL before the next step:
   use     members use new keys and certificates, and still accept the old ones
   remove  members no longer accept the old keys
 
-Repeat an interrupted step. With --authority, given with 'add', the authority and its key change too: after 'remove',
-no member accepts a certificate that the old authority signed. Programs of a version that knows only one gossip key
-refuse a file with two: upgrade first.
+Repeat an interrupted step: until then add-node and issue refuse. With --authority, given with 'add', the authority and
+its key change too: after 'remove', no member accepts a certificate that the old authority signed. Programs of a version
+that knows only one gossip key refuse a file with two: upgrade first.
+
+A list of revoked certificates is void after 'remove' if a certificate of the old authority signed it. So, with
+--authority, sign the list again between 'use' and 'remove', with an operator's new certificate: 'lofamoctl cert revoke
+viewer/none --reason "sign the list again"'.
 
 The new authority has an ECDSA key, which clients outside Go need, unless --key-type says otherwise. People whose key
 has the type of the old authority's key get one of the new type.`,
@@ -322,6 +325,12 @@ has the type of the old authority's key get one of the new type.`,
 			if next != "" {
 				a.Printf("when every machine has it and was restarted: --step %s\n", next)
 			}
+			if replaces, err := d.ReplacesAuthority(); err != nil {
+				return err
+			} else if replaces && step == string(inventory.StepUse) {
+				a.Printf("before that, if certificates are revoked, sign their list again with %s:\n  %s\n",
+					filepath.Join(out, "operators", "operator.pem"), signAgain)
+			}
 			sayUntil(a, out)
 			return nil
 		},
@@ -341,7 +350,7 @@ func clusterJoinCommand(a *command.App) *cobra.Command {
 		Short: "On a machine: check its bundle and install it",
 		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. It refuses the bundle of another machine (unless --anywhere is
 given), a bundle with certificates that are invalid or belong to another member, and a bundle for a member other than the
-installed one. Only the owner can read the installed keys.
+installed one, or of another cluster than the installed node or replica. Only the owner can read the installed keys.
 
 A configuration that was changed on the machine stays if the bundle still has the version before that change, for example when
 only keys are new. If both have changed, join refuses and names the keys in which they differ: --config keep keeps the

@@ -114,7 +114,8 @@ func (w *hardware) begin() {
 	left := w.left()
 	w.feeder = recovery.NewFeeder(now, w.cfg.Timeout.D(), w.cfg.ContactWithin.D(), left)
 	w.feeder.AllowStart(w.startWithin)
-	w.contacts = durable.NewNewest(w.writeContact)
+	w.contacts, w.settings = durable.NewNewest(w.writeContact), durable.NewNewest(w.writeArmed)
+	w.settled.Store(left != nil && left.Timeout == w.feeder.Timeout() && left.ContactWithin == w.feeder.ContactWithin())
 	if timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin(); timeout != w.cfg.Timeout.D() || contact != w.cfg.ContactWithin.D() {
 		w.log.Warn("hardware watchdog keeps settings of the earlier daemon, because supervisors may rely on them: the present ones apply "+
 			"after a stop that the supervisors commit, or a boot", "timeout", timeout.String(), "contact_within", contact.String())
@@ -169,6 +170,10 @@ type hardware struct {
 	contacts   *durable.Newest[lastContact]
 	recorded   atomic.Pointer[time.Time] // the contact that the disk has; nil: none
 	unkept     half.Condition            // the last contact cannot be recorded; only contacts uses it
+	settings   *durable.Newest[[]byte]   // records of armedFile, after the device is open
+	settled    atomic.Bool               // the disk has the settings with which the device is armed
+	unsettled  half.Condition            // they cannot be recorded; only settings uses it
+	stated     bool                      // that the device is armed
 	unfed      half.Condition            // the device refuses to be fed
 	starving   half.Condition
 }
@@ -194,6 +199,7 @@ func (w *hardware) feed(began time.Time, l recovery.FenceLook) {
 		return
 	case recovery.Feed:
 		w.unfed.Set(w.log, "keep hardware watchdog alive", w.device.KeepAlive())
+		w.state()
 	case recovery.Open:
 		err := w.open()
 		w.failed.Set(w.log, "open hardware watchdog", err)
@@ -202,7 +208,7 @@ func (w *hardware) feed(began time.Time, l recovery.FenceLook) {
 		}
 		if err == nil { // the device may have been left armed by an earlier daemon, and be about to reset the machine
 			w.unfed.Set(w.log, "keep hardware watchdog alive", w.device.KeepAlive())
-			w.tell(true)
+			w.state()
 		}
 	case recovery.Wait:
 	}
@@ -258,7 +264,7 @@ func (w *hardware) open() error {
 		return fmt.Errorf("%w (hardwareWatchdog.allowNoWayOut accepts that)", noWayOut)
 	}
 	timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin()
-	if !w.feeder.Resumed() { // otherwise the record is there
+	if !w.feeder.Resumed() { // otherwise there is a record, and the device may be about to reset the machine: see state
 		if err := w.recordArmed(); err != nil { // before the device is armed
 			return fmt.Errorf("record that it is armed: %w", err)
 		}
@@ -369,6 +375,7 @@ func bootTime() (time.Duration, error) {
 
 // end ends the feeding.
 func (w *hardware) end(announced bool) {
+	w.settings.Flush(contactWait) // a late one would say that a disarmed device is armed
 	if !w.feeder.Disarm(announced) {
 		w.log.Error("hardware watchdog stays armed, because no supervisor knows that this node stops: the machine resets unless the agent "+
 			"starts again; to prevent that, write the character V to the device", "device", w.cfg.Device, "within", w.feeder.Timeout().String())

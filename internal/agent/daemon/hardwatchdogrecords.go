@@ -65,10 +65,39 @@ func (w *hardware) writeContact(c lastContact) {
 	}
 }
 
+// state states the open device once its settings are recorded: the next daemon must be as strict as this one has stated. They may differ
+// from the record of an earlier daemon. It waits at most contactWait for the disk, so that this daemon feeds the device even if the disk
+// hangs or refuses the record.
+func (w *hardware) state() {
+	if w.stated {
+		return
+	}
+	if !w.settled.Load() {
+		w.settings.Write(w.armedRecord(), contactWait)
+	}
+	if w.settled.Load() {
+		w.stated = true
+		w.tell(true)
+	}
+}
+
+// armedRecord returns the record of a device with the feeder's settings.
+func (w *hardware) armedRecord() []byte {
+	return fmt.Appendf(nil, "%s %d %d", w.boot, w.feeder.Timeout(), w.feeder.ContactWithin())
+}
+
+func (w *hardware) writeArmed(record []byte) {
+	err := durable.Replace(w.path(armedFile), record)
+	if w.unsettled.Set(w.log, "record settings of the hardware watchdog, to state it as armed", err); err == nil {
+		w.settled.Store(true)
+	}
+}
+
 // recordArmed records that the device is armed, or is about to be.
 func (w *hardware) recordArmed() error {
-	record := fmt.Appendf(nil, "%s %d %d", w.boot, w.feeder.Timeout(), w.feeder.ContactWithin())
-	return durable.Replace(w.path(armedFile), record)
+	err := durable.Replace(w.path(armedFile), w.armedRecord())
+	w.settled.Store(err == nil)
+	return err
 }
 
 // left returns the records of an earlier daemon of this boot that left the device armed; nil: none did.

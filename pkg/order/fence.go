@@ -88,25 +88,44 @@ func (r *Runs) Forget() { r.last = number{} }
 // when the content is on disk, because it would not repeat an order that a crash undoes.
 //
 //	held ──Change──► being stored ──Stored──► held, the leader is told
+//	                    │    ▲
+//	                    └────┘ Stored with the disk's error: StoresAgain every storeAgain
 type Holder[S comparable] struct {
 	State   S
 	Lost    bool // the stored content is unreadable, and no order has come since
 	storing bool
+	again   time.Time // when to store the content again; zero: the disk has not refused it
 	tell    time.Time // when to report to the leader; zero: nothing to report
 }
 
+// storeAgain is the time between two attempts to store a content that the disk refuses.
+const storeAgain = 10 * time.Second
+
 // Change sets a new content, which the caller is storing.
-func (h *Holder[S]) Change(next S) { h.State, h.storing = next, true }
+func (h *Holder[S]) Change(next S) { h.State, h.storing, h.again = next, true, time.Time{} }
 
 // Storing reports whether the content is not on disk yet.
 func (h *Holder[S]) Storing() bool { return h.storing }
 
-// Stored reports that a content is on disk, or that the disk refused it. It returns whether that is the present one.
-func (h *Holder[S]) Stored(of S) bool {
-	if of != h.State {
+// Stored reports that a content is on disk, or the error of the disk. It returns whether the present content is on disk.
+func (h *Holder[S]) Stored(now time.Time, of S, err error) bool {
+	switch {
+	case of != h.State:
+		return false
+	case err != nil:
+		h.storing, h.again = true, now.Add(storeAgain)
 		return false
 	}
-	h.storing = false
+	h.storing, h.again = false, time.Time{}
+	return true
+}
+
+// StoresAgain reports whether the caller must store the content again now, because the disk has refused it.
+func (h *Holder[S]) StoresAgain(now time.Time) bool {
+	if h.again.IsZero() || now.Before(h.again) {
+		return false
+	}
+	h.again = time.Time{}
 	return true
 }
 

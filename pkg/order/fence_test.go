@@ -1,6 +1,7 @@
 package order
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -71,10 +72,41 @@ func TestLeaderHearsOnlyStoredContent(t *testing.T) {
 	if h.Tells(begin) || !h.Storing() {
 		t.Error("told before it is on disk")
 	}
-	if h.Stored(1) || h.Tells(begin) {
+	if h.Stored(begin, 1, nil) || h.Tells(begin) {
 		t.Error("an earlier content is on disk")
 	}
-	if !h.Stored(2) || !h.Tells(begin) || h.Tells(begin.Add(-time.Second)) {
+	if !h.Stored(begin, 2, nil) || !h.Tells(begin) || h.Tells(begin.Add(-time.Second)) {
 		t.Error("not told when it is on disk")
+	}
+}
+
+// TestRefusedContentIsStoredAgain: a content that the disk refuses is stored again, one attempt at a time, until it is on disk. The leader
+// gets no report before. A newer content is a new attempt.
+func TestRefusedContentIsStoredAgain(t *testing.T) {
+	full := errors.New("no space left on device")
+	h := Holder[int]{State: 1}
+	h.Tell(begin)
+	h.Change(2)
+	again := begin.Add(storeAgain)
+	if h.StoresAgain(again) {
+		t.Error("stored again while the disk has not answered")
+	}
+	if h.Stored(begin, 2, full) || h.Tells(again) || h.StoresAgain(again.Add(-1)) {
+		t.Error("told, or stored again at once")
+	}
+	if !h.StoresAgain(again) || h.StoresAgain(again.Add(storeAgain)) {
+		t.Error("want one more attempt")
+	}
+	if h.Stored(again, 2, full) || !h.StoresAgain(again.Add(storeAgain)) {
+		t.Error("want an attempt after the second refusal too")
+	}
+	if !h.Stored(again, 2, nil) || !h.Tells(again) || h.StoresAgain(again.Add(time.Hour)) {
+		t.Error("not told when it is on disk, or stored once more")
+	}
+	h.Change(3)
+	h.Stored(begin, 3, full)
+	h.Change(4)
+	if h.Stored(begin, 3, full); h.StoresAgain(again) {
+		t.Error("the refusal of an earlier content has an effect on the present one")
 	}
 }

@@ -49,6 +49,9 @@ type node[W comparable, S Status] struct {
 	spoke bool // has answered this leader
 	asked bool // it owes only an answer: its content was always the default
 	timer Timer
+	// unanswered is the highest number of an order that the node has not confirmed, and other that of such an order with another content
+	// than want, which the node may hold. 0: none.
+	unanswered, other uint64
 }
 
 // Standing is the leader's machine for a standing order. It decides which nodes get an order, and when to repeat it,
@@ -80,7 +83,7 @@ func (m *Standing[W, S]) settled(n *node[W, S]) bool {
 	if !n.spoke {
 		return n.asked && n.timer.Try >= m.cfg.Asks
 	}
-	return m.cfg.Holds(n.said, n.want)
+	return n.other == 0 && m.cfg.Holds(n.said, n.want)
 }
 
 // numberFor returns the number of an order to a node. It is at least one more than the node's own number. Otherwise the
@@ -117,7 +120,7 @@ func (m *Standing[W, S]) want(now time.Time, id fault.NodeID, word W) {
 		n = &node[W, S]{want: word, timer: Timer{At: now}}
 		m.nodes[id] = n
 	case n.want != word:
-		n.want, n.asked = word, false
+		n.want, n.asked, n.other = word, false, n.unanswered
 		n.timer.Restart(now)
 	}
 	if word == m.cfg.Usual {
@@ -159,8 +162,12 @@ func (m *Standing[W, S]) Heard(now time.Time, st S) {
 		st.GetNumber() < was.GetNumber()) {
 		return
 	}
-	was := !n.spoke || m.settled(n) || m.life(n.said) != m.life(st)
+	reborn := n.spoke && m.life(n.said) != m.life(st)
+	was := !n.spoke || m.settled(n) || reborn
 	n.said, n.spoke = st, true
+	if reborn || m.cfg.Anew(st) || st.GetNumber() >= n.unanswered {
+		n.unanswered, n.other = 0, 0
+	}
 	if m.cfg.Taken != nil {
 		m.cfg.Taken(st)
 	}
@@ -198,6 +205,7 @@ func (m *Standing[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 			if n.spoke {
 				o.Life = m.life(n.said)
 			}
+			n.unanswered = max(n.unanswered, o.Number)
 			out = append(out, o)
 			if m.note(id, n); m.settled(n) { // last question
 				continue

@@ -126,6 +126,32 @@ func TestContentOfLostStoreIsReplaced(t *testing.T) {
 	tick(t, m, time.Minute, ordered{a, 14, chanmask.All, 1, false, 3})
 }
 
+// TestUnansweredOrderIsReplaced: a node may hold the content of an order although its answer was lost, or its disk has refused the order.
+// If the leader wants the former content again, it sends an order for that, until the node confirms it.
+func TestUnansweredOrderIsReplaced(t *testing.T) {
+	m := NewStanding(cfg)
+	m.Heard(begin, said(a, 5, chanmask.All))
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
+	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 3})
+	m.Wanted(begin, nil, 8)
+	tick(t, m, 0, ordered{a, 8, chanmask.All, 1, false, 3})
+	m.Heard(begin, said(a, 5, chanmask.All)) // sent before the orders arrived
+	tick(t, m, time.Second, ordered{a, 8, chanmask.All, 2, false, 3})
+	m.Heard(begin, said(a, 8, chanmask.All))
+	tick(t, m, time.Hour)
+
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 9)
+	m.Wanted(begin, nil, 10) // before the order was sent
+	tick(t, m, time.Hour)
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 11)
+	tick(t, m, time.Hour, ordered{a, 11, xPlus, 1, false, 3})
+	m.Wanted(begin, nil, 12)
+	restarted := said(a, 8, chanmask.All) // its life has ended before the order came
+	restarted.Epoch = 4
+	m.Heard(begin, restarted)
+	tick(t, m, time.Hour)
+}
+
 // TestOvertakenStatusIsIgnored: a status that arrives after a newer one is ignored.
 func TestOvertakenStatusIsIgnored(t *testing.T) {
 	m := NewStanding(cfg)

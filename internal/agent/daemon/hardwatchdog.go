@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -32,21 +31,6 @@ import (
 
 // This file feeds the machine's hardware watchdog (Linux' watchdog API) as recovery.Feeder decides. Opening the device arms it.
 // Closing it after the character V disarms it, unless the driver was loaded with nowayout.
-
-// armedFile in the state directory names the boot in which the daemon has armed the device, and not disarmed it, the device's time-out
-// and contactWithin, both in ns.
-const (
-	armedFile = "hardware-watchdog.armed"
-	maxArmed  = 96
-)
-
-// contactFile holds the boot and the time of the last contact, for a daemon that replaces one that died. It needs no fsync: it is for
-// the same boot. A look waits at most contactWait for the disk to write it.
-const (
-	contactFile = "hardware-watchdog.contact"
-	maxContact  = 64
-	contactWait = 100 * time.Millisecond
-)
 
 // hardwareLook is the interval of looks, and of feeding. The shortest time-out is four times as long.
 const hardwareLook = time.Second
@@ -130,7 +114,8 @@ func (w *hardware) begin() {
 	left := w.left()
 	w.feeder = recovery.NewFeeder(now, w.cfg.Timeout.D(), w.cfg.ContactWithin.D(), left)
 	w.feeder.AllowStart(w.startWithin)
-	w.contacts = durable.NewNewest(w.writeContact)
+	w.contacts, w.settings = durable.NewNewest(w.writeContact), durable.NewNewest(w.writeArmed)
+	w.settled.Store(left != nil && left.Timeout == w.feeder.Timeout() && left.ContactWithin == w.feeder.ContactWithin())
 	if timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin(); timeout != w.cfg.Timeout.D() || contact != w.cfg.ContactWithin.D() {
 		w.log.Warn("hardware watchdog keeps settings of the earlier daemon, because supervisors may rely on them: the present ones apply "+
 			"after a stop that the supervisors commit, or a boot", "timeout", timeout.String(), "contact_within", contact.String())
@@ -185,6 +170,10 @@ type hardware struct {
 	contacts   *durable.Newest[lastContact]
 	recorded   atomic.Pointer[time.Time] // the contact that the disk has; nil: none
 	unkept     half.Condition            // the last contact cannot be recorded; only contacts uses it
+	settings   *durable.Newest[[]byte]   // records of armedFile, after the device is open
+	settled    atomic.Bool               // the disk has the settings with which the device is armed
+	unsettled  half.Condition            // they cannot be recorded; only settings uses it
+	stated     bool                      // that the device is armed
 	unfed      half.Condition            // the device refuses to be fed
 	starving   half.Condition
 }
@@ -210,6 +199,7 @@ func (w *hardware) feed(began time.Time, l recovery.FenceLook) {
 		return
 	case recovery.Feed:
 		w.unfed.Set(w.log, "keep hardware watchdog alive", w.device.KeepAlive())
+		w.state()
 	case recovery.Open:
 		err := w.open()
 		w.failed.Set(w.log, "open hardware watchdog", err)
@@ -218,7 +208,7 @@ func (w *hardware) feed(began time.Time, l recovery.FenceLook) {
 		}
 		if err == nil { // the device may have been left armed by an earlier daemon, and be about to reset the machine
 			w.unfed.Set(w.log, "keep hardware watchdog alive", w.device.KeepAlive())
-			w.tell(true)
+			w.state()
 		}
 	case recovery.Wait:
 	}
@@ -274,7 +264,7 @@ func (w *hardware) open() error {
 		return fmt.Errorf("%w (hardwareWatchdog.allowNoWayOut accepts that)", noWayOut)
 	}
 	timeout, contact := w.feeder.Timeout(), w.feeder.ContactWithin()
-	if !w.feeder.Resumed() { // otherwise the record is there
+	if !w.feeder.Resumed() { // otherwise there is a record, and the device may be about to reset the machine: see state
 		if err := w.recordArmed(); err != nil { // before the device is armed
 			return fmt.Errorf("record that it is armed: %w", err)
 		}
@@ -383,83 +373,9 @@ func bootTime() (time.Duration, error) {
 	return time.Duration(ts.Nano()), err
 }
 
-// keepContact records the last contact for the next daemon, while the node fences itself. It waits at most contactWait for the disk, so
-// that this daemon feeds the device even if the disk hangs. Then the record holds an earlier contact, and the next daemon feeds the device
-// for a shorter time.
-func (w *hardware) keepContact() {
-	at, keep := w.feeder.Keep()
-	if !keep {
-		return
-	}
-	w.contacts.Write(w.contactRecord(at), contactWait)
-	if done := w.recorded.Load(); done != nil {
-		w.feeder.Kept(*done)
-	}
-}
-
-// lastContact is a record of the last contact.
-type lastContact struct {
-	at time.Time
-	up time.Duration // since the boot
-}
-
-// contactRecord returns the record of a contact. It reads the boot clock before w.now, so that a pause of the daemon between the two never
-// makes the record later than the contact.
-func (w *hardware) contactRecord(at time.Time) lastContact {
-	up, err := bootTime()
-	if err != nil {
-		return lastContact{at: at} // no contact since the boot
-	}
-	return lastContact{at, up - w.now().Sub(at)}
-}
-
-func (w *hardware) writeContact(c lastContact) {
-	err := os.WriteFile(w.path(contactFile), fmt.Appendf(nil, "%s %d", w.boot, c.up), 0o600)
-	if w.unkept.Set(w.log, "record the last contact of a node that fences itself", err); err == nil {
-		w.recorded.Store(&c.at)
-	}
-}
-
-// recordArmed records that the device is armed, or is about to be.
-func (w *hardware) recordArmed() error {
-	record := fmt.Appendf(nil, "%s %d %d", w.boot, w.feeder.Timeout(), w.feeder.ContactWithin())
-	return durable.Replace(w.path(armedFile), record)
-}
-
-// left returns the records of an earlier daemon of this boot that left the device armed; nil: none did.
-func (w *hardware) left() *recovery.Left {
-	b, err := durable.Read(w.path(armedFile), maxArmed)
-	if err != nil || w.boot == "" {
-		return nil
-	}
-	boot, settings, _ := strings.Cut(string(b), " ")
-	if boot != w.boot {
-		return nil
-	}
-	l := &recovery.Left{Alone: w.alone()}
-	timeout, contact, ok := strings.Cut(settings, " ")
-	t, terr := strconv.ParseInt(timeout, 10, 64)
-	c, cerr := strconv.ParseInt(contact, 10, 64)
-	if ok && terr == nil && cerr == nil && t > 0 && c >= 0 { // otherwise an earlier version wrote it
-		l.Timeout, l.ContactWithin = time.Duration(t), time.Duration(c)
-	}
-	return l
-}
-
-// alone returns the time since the last contact that an earlier daemon of this boot recorded; negative: not known.
-func (w *hardware) alone() time.Duration {
-	b, err := durable.Read(w.path(contactFile), maxContact)
-	up, terr := bootTime()
-	boot, text, _ := strings.Cut(string(b), " ")
-	at, perr := strconv.ParseInt(text, 10, 64)
-	if err != nil || terr != nil || perr != nil || boot != w.boot || time.Duration(at) > up {
-		return -1
-	}
-	return up - time.Duration(at)
-}
-
 // end ends the feeding.
 func (w *hardware) end(announced bool) {
+	w.settings.Flush(contactWait) // a late one would say that a disarmed device is armed
 	if !w.feeder.Disarm(announced) {
 		w.log.Error("hardware watchdog stays armed, because no supervisor knows that this node stops: the machine resets unless the agent "+
 			"starts again; to prevent that, write the character V to the device", "device", w.cfg.Device, "within", w.feeder.Timeout().String())

@@ -185,6 +185,94 @@ func TestSameProcessFeedsDeviceAgain(t *testing.T) {
 	}
 }
 
+// TestDeviceStaysAsStrictAsStated: supervisors rely on the strictest settings that a daemon of this boot has stated. A later daemon feeds
+// the device by these, although its configuration is laxer.
+func TestDeviceStaysAsStrictAsStated(t *testing.T) {
+	for _, tt := range []struct {
+		name                 string
+		first, second, third time.Duration
+		earlier              bool // the first daemon is of an earlier version, which records no settings
+	}{
+		{name: "stricter in between", first: 60 * time.Second, second: 30 * time.Second, third: 60 * time.Second},
+		{name: "self-fencing in between", second: 30 * time.Second},
+		{name: "record of an earlier version", first: 30 * time.Second, second: 30 * time.Second, third: 60 * time.Second, earlier: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir, d := t.TempDir(), &fakeWatchdog{}
+			run := func(contact time.Duration) *fed {
+				f := newFed(dir, d, contact)
+				for range 3 {
+					f.look(true)
+				}
+				f.settings.Flush(checkBound) // a look on a busy machine may give up before
+				if f.look(true); !d.armed || !slices.Equal(f.stated, []bool{true}) {
+					t.Fatalf("armed %t, stated %v", d.armed, f.stated)
+				}
+				f.keptContact(t)
+				d.held = false // the daemon is killed
+				return f
+			}
+			first := run(tt.first)
+			if tt.earlier {
+				if err := os.WriteFile(first.path(armedFile), []byte(thisBoot), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stated := run(tt.second).feeder.ContactWithin()
+			if got := newFed(dir, d, tt.third).feeder.ContactWithin(); got != stated {
+				t.Errorf("the third daemon feeds a node without contact for %s: want the stated %s", got, stated)
+			}
+		})
+	}
+}
+
+// TestDeviceIsFedButNotStatedWhileSettingsAreNotRecorded: the disk refuses the settings of a device that was left armed, or hangs. The
+// daemon feeds the device all the same. It states the device once they are recorded.
+func TestDeviceIsFedButNotStatedWhileSettingsAreNotRecorded(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"refuses": func(path string) error { return os.Mkdir(path, 0o700) },
+		"hangs":   func(path string) error { return unix.Mkfifo(path, 0o600) }, // opening it for writing blocks
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, d := t.TempDir(), &fakeWatchdog{armed: true}
+			leaveArmed(t, dir, thisBoot)
+			f := newFed(dir, d, 20*time.Second)
+			blocked := f.path(armedFile) + ".new"
+			if err := spoil(blocked); err != nil {
+				t.Fatal(err)
+			}
+			const looks = 3
+			for range looks {
+				f.look(true)
+			}
+			if d.fed != looks || len(f.stated) > 0 {
+				t.Errorf("fed %d times in %d looks, stated %v", d.fed, looks, f.stated)
+			}
+			if name == "hangs" { // its end unblocks the writer; a file that cannot be synced is refused
+				end, err := os.OpenFile(blocked, os.O_RDONLY|unix.O_NONBLOCK, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = end.Close() }()
+				f.settings.Flush(checkBound)
+			}
+			if err := os.Remove(blocked); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+			f.look(true)
+			if !f.settings.Flush(checkBound) {
+				t.Fatal("the settings are not recorded")
+			}
+			if f.look(true); !slices.Equal(f.stated, []bool{true}) {
+				t.Errorf("the disk works again: stated %v", f.stated)
+			}
+			if l := f.left(); l == nil || l.ContactWithin != 20*time.Second || l.Timeout != 10*time.Second {
+				t.Errorf("recorded: %+v", l)
+			}
+		})
+	}
+}
+
 // leaveArmed writes the records of a daemon of this boot that left its device armed a moment ago.
 func leaveArmed(t *testing.T, dir, boot string) {
 	t.Helper()

@@ -274,11 +274,13 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	g.Go(func() error {
 		return storeOrders(ctx, d, storage.MaskOrders(), d.masks, func(s chanmask.State, err error) {
 			d.noteKept(s, err)
-			d.step(dnpcore.MaskKept{State: s})
+			d.step(dnpcore.MaskKept{State: s, Err: err})
 		})
 	})
 	g.Go(func() error {
-		return storeOrders(ctx, d, storage.PeerOrders(), d.words, func(s peers.State, _ error) { d.step(dnpcore.PeersKept{State: s}) })
+		return storeOrders(ctx, d, storage.PeerOrders(), d.words, func(s peers.State, err error) {
+			d.step(dnpcore.PeersKept{State: s, Err: err})
+		})
 	})
 	g.Go(func() error {
 		return storeOrders(ctx, d, storage.PlainOrders(), d.plain.keep, func(b []byte, err error) {

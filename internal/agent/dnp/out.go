@@ -31,14 +31,19 @@ func (n newest[T]) put(v T) {
 }
 
 // storeOrders is the goroutine that stores the newest orders in a file, and passes on the answer of the disk. A
-// mask or peers that the disk refuses are in force all the same; the next start then asks for the supervisors' order, or
-// has an older one.
+// mask or peers that the disk refuses are in force all the same, and the machine stores them again. A start before that
+// has none or an older one, and the supervisors, who got no confirmation, send their order again.
 func storeOrders[S any](ctx context.Context, d *dnpHalf, file storage.OrderFile[S], states newest[S], kept func(S, error)) error {
+	refused := false // one line for all attempts in a row
 	save := func(s S) error {
 		err := file.Save(d.Config.StateDir, s)
-		if err != nil {
-			d.Log.Error("order not stored: it is lost with the next restart", "err", err)
+		switch {
+		case err != nil && !refused:
+			d.Log.Error("order not stored: until it is, a restart loses it", "err", err)
+		case err == nil && refused:
+			d.Log.Info("orders are stored again", "file", file.Path(d.Config.StateDir))
 		}
+		refused = err != nil
 		return err
 	}
 	for {

@@ -145,7 +145,7 @@ func TestConfigurationAndMaskOrder(t *testing.T) {
 		if state.Number != tc.number || state.Ordered != tc.mask || n.saved != tc.saves {
 			t.Errorf("step %d: %+v, saved %t; want number %d, mask %s, saved %t", i, state, n.saved, tc.number, tc.mask, tc.saves)
 		}
-		w.step(n, MaskKept{state})
+		w.step(n, MaskKept{State: state})
 	}
 }
 

@@ -58,14 +58,17 @@ type OwnMask struct{ Mask chanmask.Mask }
 
 func (OwnMask) dnpEvent() {}
 
-// MaskKept says that this state is on disk, or that the disk refuses it.
-type MaskKept struct{ State chanmask.State }
+// MaskKept reports that this state is on disk, or the disk's error.
+type MaskKept struct {
+	State chanmask.State
+	Err   error // nil: it is on disk
+}
 
 func (MaskKept) dnpEvent() {}
 
-// onMaskKept reports the state to the supervisors, unless a newer one is waiting for the disk.
-func (m *Machine) onMaskKept(now time.Time, of chanmask.State) {
-	if m.mask.Stored(of) {
+// onMaskKept reports a stored state to the supervisors, unless a newer one is waiting for the disk.
+func (m *Machine) onMaskKept(now time.Time, ev MaskKept) {
+	if m.mask.Stored(now, ev.State, ev.Err) {
 		m.tickMask(now)
 	}
 }
@@ -181,9 +184,11 @@ func (m *Machine) settleMask(now time.Time) {
 	m.store(watchdog.AddrChannelMask, uint32(force))
 }
 
-// tickMask brings the wanted mask into force, and reports it to the supervisors.
+// tickMask brings the wanted mask into force, stores it again if the disk has refused it, and reports it to the
+// supervisors.
 func (m *Machine) tickMask(now time.Time) {
 	m.settleMask(now)
+	m.out.SaveMask = m.mask.StoresAgain(now) || m.out.SaveMask
 	if !m.mask.Tells(now) {
 		return
 	}

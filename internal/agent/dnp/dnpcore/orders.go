@@ -85,9 +85,9 @@ func (OrderApplied) dnpEvent() {}
 func (m *Machine) onCarriedOut(now time.Time, ev Event) {
 	switch ev := ev.(type) {
 	case MaskKept:
-		m.onMaskKept(now, ev.State)
+		m.onMaskKept(now, ev)
 	case PeersKept:
-		m.onPeersKept(now, ev.State)
+		m.onPeersKept(now, ev)
 	case OrdersKept:
 		m.plainOutput(m.plain.Kept(ev.Stored, ev.Err))
 	case OrderApplied:

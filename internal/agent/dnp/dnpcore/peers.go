@@ -49,14 +49,17 @@ func newPeerWord(cfg Config, now time.Time) peerWord {
 	return k
 }
 
-// PeersKept says that this state is on disk, or that the disk refuses it.
-type PeersKept struct{ State peers.State }
+// PeersKept reports that this state is on disk, or the disk's error.
+type PeersKept struct {
+	State peers.State
+	Err   error // nil: it is on disk
+}
 
 func (PeersKept) dnpEvent() {}
 
-// onPeersKept reports the state to the supervisors, unless a newer one is waiting for the disk.
-func (m *Machine) onPeersKept(now time.Time, of peers.State) {
-	if m.peers.Stored(of) {
+// onPeersKept reports a stored state to the supervisors, unless a newer one is waiting for the disk.
+func (m *Machine) onPeersKept(now time.Time, ev PeersKept) {
+	if m.peers.Stored(now, ev.State, ev.Err) {
 		m.tickPeers(now)
 	}
 }
@@ -178,10 +181,11 @@ func (m *Machine) elsewhere(s peers.State) bool {
 	return (m.peers.cfg.Spare || s.Placed) && (!s.Placed || s.Coord != m.cfg.Topo.Coord)
 }
 
-// tickPeers reports the state to the supervisors. An unrequested status waits for a host half that can carry it,
-// because a cluster that starts must not flood the torus with statuses.
+// tickPeers stores the state again if the disk has refused it, and reports it to the supervisors. An unrequested status
+// waits for a host half that can carry it, because a cluster that starts must not flood the torus with statuses.
 func (m *Machine) tickPeers(now time.Time) {
 	k := &m.peers
+	m.out.SavePeers = k.StoresAgain(now) || m.out.SavePeers
 	if !k.Tells(now) {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,6 +56,40 @@ func statuses(out *Output) (held, configuration *lofamov1.PeerStatus) {
 
 func peered(c *Config) { c.Peers = &halfcore.PeersConfig{} }
 
+// A peer order that the disk refuses is in force, and the half stores it again. It acknowledges the order once it is on disk: after a
+// restart before that, only the leader still has the order.
+func TestPeerOrderRefusedByDiskIsNotAcknowledged(t *testing.T) {
+	w := newMesh(t, "4x1x1", 1, peered)
+	n := w.node("0,0,0")
+	order := func() *lofamov1.PeerOrder { return &lofamov1.PeerOrder{Number: 7, Peers: to(grid.XPlus)} }
+	if out := n.told(w, order()); !out.SavePeers {
+		t.Fatal("not stored")
+	}
+	for range 3 {
+		out := n.m.Step(w.now, PeersKept{State: n.m.Peers(), Err: syscall.ENOSPC})
+		if st := status(&out); st != nil || out.SavePeers || n.m.PeerAt(grid.XPlus).Node != "spare-0" {
+			t.Errorf("refused by the disk: says %v, stored again at once %t, X+ leads to %q", st, out.SavePeers, n.m.PeerAt(grid.XPlus).Node)
+		}
+		out = n.told(w, order())
+		if st := status(&out); st != nil || out.SavePeers {
+			t.Errorf("the leader repeats the order: says %v, stored again at once %t", st, out.SavePeers)
+		}
+		w.now = w.now.Add(10 * time.Second)
+		out = n.m.Step(w.now, Tick{})
+		if st := status(&out); st != nil || !out.SavePeers {
+			t.Errorf("10s later: says %v, stored again %t", st, out.SavePeers)
+		}
+	}
+	out := n.m.Step(w.now, PeersKept{State: n.m.Peers()})
+	if st := status(&out); st.GetNumber() != 7 {
+		t.Errorf("on disk, and says %v", st)
+	}
+	w.now = w.now.Add(10 * time.Second)
+	if out := n.m.Step(w.now, Tick{}); out.SavePeers {
+		t.Error("on disk, and stored again")
+	}
+}
+
 // On an order a link switches to another peer, cold. The other links are not touched. The half acknowledges once the
 // order is on disk.
 func TestLinkChangesToOrderedPeer(t *testing.T) {
@@ -79,7 +114,7 @@ func TestLinkChangesToOrderedPeer(t *testing.T) {
 	if s := n.m.LinkSnapshot(grid.XPlus); s.TxSession != 0 || s.Started {
 		t.Errorf("goes on from %+v", s)
 	}
-	out = n.m.Step(w.now, PeersKept{n.m.Peers()})
+	out = n.m.Step(w.now, PeersKept{State: n.m.Peers()})
 	if st := status(&out); st.GetNumber() != 7 || st.GetCoord() != "0,0,0" || st.GetPeers()[0].GetAddress() != spareAt {
 		t.Errorf("kept, and says %v", st)
 	}
@@ -175,7 +210,7 @@ func TestPeerOrderOfEarlierLifeIsRefused(t *testing.T) {
 			t.Errorf("an order %s: taken %t, kept %t: want %t", tc.what, taken, out.SavePeers, tc.taken)
 		}
 		if tc.taken {
-			out = n.m.Step(w.now, PeersKept{n.m.Peers()})
+			out = n.m.Step(w.now, PeersKept{State: n.m.Peers()})
 		} else if len(out.Repeer) > 0 || n.m.Peers().Number != before {
 			t.Errorf("an order %s: goes over at %v, holds %v", tc.what, out.Repeer, n.m.Peers())
 		}

@@ -3,6 +3,7 @@ package dnpcore
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,6 +105,7 @@ type world struct {
 	hostKnown  map[grid.Direction]bool // the last host word in frames was valid
 	maskedAt   map[grid.Direction]bool // last sent in frames
 	diskHangs  bool
+	diskFull   error     // the disk's answer; nil: it stores
 	sensorsAt  time.Time // when the sensors answer next
 	deeds      []string
 	cfg        Config
@@ -206,10 +208,15 @@ func (w *world) apply(out Output) {
 	}
 	if out.SaveMask {
 		state, _ := w.m.Mask()
-		w.cfg.Mask = &state
-		w.say("keeps mask: own %06b, ordered %06b by %d", state.OwnWord(), state.Ordered, state.Number)
+		does := "keeps"
+		if w.diskFull != nil {
+			does = "cannot keep"
+		} else {
+			w.cfg.Mask = &state
+		}
+		w.say("%s mask: own %06b, ordered %06b by %d", does, state.OwnWord(), state.Ordered, state.Number)
 		if !w.diskHangs {
-			defer w.step(MaskKept{state})
+			defer w.step(MaskKept{State: state, Err: w.diskFull})
 		}
 	}
 	if out.Ring {
@@ -589,9 +596,13 @@ func (w *world) do(args []string) {
 		w.step(Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw mask"),
 			Msg: &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}}})
 	case "disk":
-		w.diskHangs = args[1] == "hangs"
-		if state, _ := w.m.Mask(); !w.diskHangs {
-			w.step(MaskKept{state})
+		hung := w.diskHangs
+		w.diskHangs, w.diskFull = args[1] == "hangs", nil
+		if args[1] == "full" {
+			w.diskFull = syscall.ENOSPC
+		}
+		if state, _ := w.m.Mask(); hung && !w.diskHangs {
+			w.step(MaskKept{State: state, Err: w.diskFull})
 		}
 	case "own":
 		var bits uint8

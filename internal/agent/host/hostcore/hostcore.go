@@ -93,6 +93,8 @@ type Machine struct {
 	leader  string
 	heard   map[string]contact             // supervisors' last answers on the direct rail
 	down    [servicenet.MaxInterfaces]bool // service interfaces that are known not to work
+	// sensedDown says that the last reading of a service interface took its rails down. A pause of the sensors does not change it.
+	sensedDown bool
 
 	network  fault.State // the sender's word that was last looked at
 	silent   bool        // as last checked: no rail brings answers

@@ -345,13 +345,13 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 		}
 		switch r.Component {
 		case fault.ComponentServiceNetwork:
-			was := m.sensors[r.Component].State
 			m.sensors[r.Component] = r
 			// Carrier lost: change the rails before any time-out expires.
-			if (was == fault.Failed) != (r.State == fault.Failed) {
-				m.setRail(now, fault.PathDirect, m.cfg.Sensed, r.State != fault.Failed, r.Detail)
+			if down := r.State == fault.Failed; down != m.sensedDown {
+				m.sensedDown = down
+				m.setRail(now, fault.PathDirect, m.cfg.Sensed, !down, r.Detail)
 				if m.cfg.Sensed == 0 { // where the gossip is
-					m.setRail(now, fault.PathGossip, 0, r.State != fault.Failed, r.Detail)
+					m.setRail(now, fault.PathGossip, 0, !down, r.Detail)
 				}
 			}
 		case fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1:

@@ -196,6 +196,7 @@ var fuzzed = map[string]string{
 	"pkg/servicenet.MayWait":                         "pkg/servicenet FuzzPacket",
 	"pkg/servicenet.Open":                            "pkg/servicenet FuzzOpen",
 	"pkg/servicenet.Unwrap":                          "pkg/servicenet FuzzUnwrap",
+	"pkg/servicenet.leaveOutNames":                   "pkg/servicenet FuzzMessage",
 	"pkg/servicenet.open":                            "pkg/servicenet FuzzOpen",
 	"pkg/servicenet.parseField":                      "pkg/servicenet FuzzPacket",
 	"pkg/servicenet.parseInner":                      "pkg/servicenet FuzzUnwrap",

@@ -34,7 +34,7 @@ func benchReports(n int) []fault.Report {
 // One message of reports, sealed and opened, by kind of proof and number of reports.
 func BenchmarkSealOpen(b *testing.B) {
 	signer := freeSigner{make([]byte, 308), make([]byte, signatureSize)}
-	many, _ := asManyAs(benchReports(1)[0], batchLimit(fault.PathDirect))
+	many, _ := asManyAs(benchReports(1)[0], usualRoom.by(fault.PathDirect))
 	for _, how := range []struct {
 		name string
 		o    SealOptions

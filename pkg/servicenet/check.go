@@ -16,7 +16,7 @@ import (
 // Bounds of messages. A receiver refuses a message outside them, before it keeps any part.
 const (
 	MaxDatagram     = 1400 // bytes of a marshalled envelope
-	MaxCertificate  = 450  // bytes of DER for which MaxReportSize is made; longer ones may still fit
+	MaxCertificate  = 530  // bytes of DER of a half's certificate with the longest names
 	MaxObservations = 64   // in one report
 	MaxHops         = 16   // of one relayed message
 	MaxNodeID       = 64   // bytes of [A-Za-z0-9._-]

@@ -142,7 +142,9 @@ func TestEveryMessageBoundHasRefusal(t *testing.T) {
 				r.Hops = append(r.Hops, r.Hops[0])
 			}
 		})},
-		{"hop.node", relayed(func(r *lofamov1.Relayed) { r.Hops[0].Node = "" })},
+		{"hop.node", relayed(func(r *lofamov1.Relayed) {
+			r.Hops = []*lofamov1.Hop{r.Hops[0], {Half: lofamov1.Half_HALF_DNP}, r.Hops[0]}
+		})},
 		{"hop.half", relayed(func(r *lofamov1.Relayed) { r.Hops[0].Half = 9 })},
 		{"hop.held_ns", relayed(func(r *lofamov1.Relayed) { r.Hops[0].HeldNs = 1 << 62 })},
 		{"", downcall(func(*lofamov1.Downcall) {})},

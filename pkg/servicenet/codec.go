@@ -53,14 +53,18 @@ func encodeHops(hops []fault.Hop) []*lofamov1.Hop {
 	return out
 }
 
-// decodeHops is the strict inverse of encodeHops.
+// decodeHops is the strict inverse of encodeHops. The names of the first and of the last hop may be left out.
 func decodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) {
 	if n := len(ms); n > MaxHops {
 		return nil, refuse(RefusedField, "relayed.hops: given %d: want at most %d", n, MaxHops)
 	}
 	out := make([]fault.Hop, 0, len(ms))
-	for _, m := range ms {
-		if err := checkID("hop.node", m.GetNode()); err != nil {
+	for i, m := range ms {
+		check := checkID
+		if i == 0 || i == len(ms)-1 {
+			check = checkOptionalID
+		}
+		if err := check("hop.node", m.GetNode()); err != nil {
 			return nil, err
 		}
 		half, err := decodeHalf("hop.half", m.GetHalf())

@@ -71,7 +71,7 @@
 //
 // # Delivery
 //
-// An Outbox sends waiting reports, several in one datagram (batchLimit), on one path of the direct rail, and on more
+// An Outbox sends waiting reports, several in one datagram (OutboxConfig.Certificate), on one path of the direct rail, and on more
 // rails for as long as no RECEIVED comes; it keeps each report until COMMITTED. The delivery status of its reports
 // goes along with its digests, by the torus in numbers only (statusFor), followed by the health of the halves where
 // there is room (FitHealth). Of the paths, one per service interface and supervisor, one is the primary and another a

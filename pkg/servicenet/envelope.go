@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -121,7 +122,7 @@ const sealedRoom = 512
 func reportsRoom(rs []fault.Report, o SealOptions) int {
 	n := 200 + healthSize(o.Health) // the status, MAC and checksum
 	if o.Session == nil {
-		n += signedSize
+		n += signedSize(usualCertificate)
 	}
 	for i := range rs {
 		n += 48 + 16*len(rs[i].Observations)
@@ -158,7 +159,8 @@ func finish(b []byte, at int, s Signer, o SealOptions) ([]byte, error) {
 
 // SealRelayed wraps another origin's envelope, with the hops that it took; the last one is the
 // signer itself. Where all hops do not fit, those between the first and the last are merged into
-// their successors, so that the time held stays whole.
+// their successors, so that the time held stays whole. Where these two do not fit, their names are left out: the two
+// certificates have them.
 func SealRelayed(inner []byte, hops []fault.Hop, s Signer) ([]byte, error) {
 	env, err := parseInner(inner)
 	if err != nil {
@@ -167,16 +169,41 @@ func SealRelayed(inner []byte, hops []fault.Hop, s Signer) ([]byte, error) {
 	hops = append([]fault.Hop(nil), hops...)
 	for {
 		if len(hops) <= MaxHops {
-			b, err := Seal(&lofamov1.Message{Body: &lofamov1.Message_Relayed{
-				Relayed: &lofamov1.Relayed{Inner: env, Hops: encodeHops(hops)},
-			}}, s)
-			if RefusalOf(err) != RefusedTooLong || len(hops) <= 2 {
+			b, err := sealHops(env, encodeHops(hops), s)
+			if RefusalOf(err) != RefusedTooLong {
 				return b, err
 			}
+		}
+		if len(hops) <= 2 {
+			return sealHops(env, leaveOutNames(encodeHops(hops), env), s)
 		}
 		hops[2].Held += hops[1].Held
 		hops = append(hops[:1], hops[2:]...)
 	}
+}
+
+func sealHops(inner *lofamov1.Envelope, hops []*lofamov1.Hop, s Signer) ([]byte, error) {
+	return Seal(&lofamov1.Message{Body: &lofamov1.Message_Relayed{Relayed: &lofamov1.Relayed{Inner: inner, Hops: hops}}}, s)
+}
+
+// leaveOutNames removes the name of the last hop, which is the signer's, and that of the first, if it is the origin's.
+func leaveOutNames(hops []*lofamov1.Hop, inner *lofamov1.Envelope) []*lofamov1.Hop {
+	msg := new(lofamov1.Message)
+	if err := proto.Unmarshal(inner.GetPayload(), msg); err == nil {
+		if _, err = checkMessage(msg); err == nil {
+			if of, _ := bySpeaker(msg); hops[0].GetNode() == string(of.Node) {
+				hops[0].Node = ""
+			}
+		}
+	}
+	hops[len(hops)-1].Node = ""
+	return hops
+}
+
+// nodeOf returns the node in a half's name.
+func nodeOf(name string) string {
+	node, _, _ := strings.Cut(name, "/")
+	return node
 }
 
 // SealDowncall wraps an envelope (an ack or a challenge) that a host half is to pass to node.
@@ -258,6 +285,9 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 		inner := packetOf(rel.GetInner())
 		if o, err = inner.open(v); err != nil {
 			return Arrival{}, err
+		}
+		if a.Hops[0].Node == "" { // left out: the origin's
+			a.Hops[0].Node = fault.NodeID(nodeOf(o.Name))
 		}
 		switch o.Msg.GetBody().(type) {
 		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce:
@@ -354,6 +384,10 @@ func checkSigner(msg *lofamov1.Message, role, name string) error {
 	}
 	if len(msg.GetAcks()) > 0 && role != RoleSupervisor {
 		return refuse(RefusedRole, "acks: signed by %s %q: want a %s", role, name, RoleSupervisor)
+	}
+	if hops := msg.GetRelayed().GetHops(); len(hops) > 0 && hops[len(hops)-1].GetNode() == "" { // left out: the signer's
+		hops[len(hops)-1].Node = nodeOf(name)
+		said.Node = fault.NodeID(nodeOf(name))
 	}
 	if want == RoleNode && said.String() != name {
 		return refuse(RefusedOrigin, "%T of %s: signed by %q: want the same", msg.GetBody(), said, name)

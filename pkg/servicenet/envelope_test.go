@@ -253,7 +253,7 @@ func TestSealRefusesTooLongMessages(t *testing.T) {
 func TestHopsAreMergedToFit(t *testing.T) {
 	r := sampleReport()
 	r.Observations = r.Observations[:1]
-	inner, err := SealReports([]fault.Report{r}, nil, newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate), SealOptions{})
+	inner, err := SealReports([]fault.Report{r}, nil, newSignerSize(RoleNode, "n0-0-1/host", usualCertificate), SealOptions{})
 	mustSeal(t, inner, err)
 	for _, n := range []int{1, 2, 3, 12, 40} {
 		var hops []fault.Hop
@@ -262,7 +262,7 @@ func TestHopsAreMergedToFit(t *testing.T) {
 		}
 		hops[n-1] = fault.Hop{Node: "n1-0-1", Half: fault.HalfHost, Held: time.Second}
 		before := fmt.Sprint(hops)
-		b, err := SealRelayed(inner, hops, newSignerSize(RoleNode, "n1-0-1/host", MaxCertificate))
+		b, err := SealRelayed(inner, hops, newSignerSize(RoleNode, "n1-0-1/host", usualCertificate))
 		if err != nil {
 			t.Fatalf("%d hops: %v", n, err)
 		}

@@ -118,6 +118,7 @@ type Send struct {
 	Attempt   int                // from 1, the highest of the reports; several rails of one attempt share it
 	Session   bool               // a MAC of the session with Target will do; otherwise a signature
 	Checksum  *lofamov1.Checksum // agreed with Target; nil: CRC-32C
+	Room      int                // bytes for reports, status and health together
 }
 
 // PathMessage is a REQ or an ACK of seed 004, Figure 8, to be sent once by the path. Exactly one of

@@ -80,6 +80,9 @@ func FuzzMessage(f *testing.F) {
 		if len(b) > MaxDatagram {
 			return
 		}
+		if hops := leaveOutNames([]*lofamov1.Hop{{Node: "n0"}, {Node: "n1"}}, &lofamov1.Envelope{Payload: b}); hops[1].GetNode() != "" {
+			t.Errorf("the last hop has the name %s: want none", hops[1].GetNode())
+		}
 		msg := new(lofamov1.Message)
 		if proto.Unmarshal(b, msg) != nil {
 			return

@@ -35,19 +35,15 @@ func healthOf(m *lofamov1.Reports) Health { return Health{m.GetHost(), m.GetDnp(
 // MaxSelfTests bounds the modules in the health of one half.
 const MaxSelfTests = 32
 
-// FitHealth returns as much of h as there is room for beside the reports and the status of one datagram by path.
-// The messages of h are not changed. By the torus there is room for a few numbers at best.
-func FitHealth(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStatus, h Health) Health {
-	room := batchLimit(fault.PathTorus)
-	if path == fault.PathDirect {
-		room = batchLimit(fault.PathDirect)
-	}
-	room -= statusSize(status)
-	if path == fault.PathDirect && status != nil && status.GetDenied() == 0 {
+// FitHealth returns as much of h as there is room for beside the reports of s and a status. The messages of h are not
+// changed. By the torus there is room for a few numbers at best.
+func FitHealth(s *Send, status *lofamov1.DeliveryStatus, h Health) Health {
+	room := s.Room - statusSize(status)
+	if s.Path == fault.PathDirect && status != nil && status.GetDenied() == 0 {
 		room -= deniedSize
 	}
-	for i := range rs {
-		room -= reportSize(rs[i])
+	for i := range s.Reports {
+		room -= reportSize(s.Reports[i])
 	}
 	for cut := range nothing {
 		out := Health{cutHealth(h.Host, cut), cutHealth(h.DNP, cut)}
@@ -60,11 +56,11 @@ func FitHealth(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStat
 
 // FitLastWords returns as much of a DNP half's last words as fits beside reports of its host half's death, or an empty Health. A digest
 // over the torus, which carries all states, often has no room for them.
-func FitLastWords(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStatus, words []*lofamov1.LastWords) Health {
+func FitLastWords(s *Send, words []*lofamov1.LastWords) Health {
 	if len(words) == 0 {
 		return Health{}
 	}
-	if h := FitHealth(path, rs, status, Health{DNP: &lofamov1.HalfHealth{LastWords: words}}); len(h.DNP.GetLastWords()) > 0 {
+	if h := FitHealth(s, s.Status, Health{DNP: &lofamov1.HalfHealth{LastWords: words}}); len(h.DNP.GetLastWords()) > 0 {
 		return h
 	}
 	return Health{}

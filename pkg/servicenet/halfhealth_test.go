@@ -45,7 +45,7 @@ func usualHealth() Health {
 // With any faults of a node, a digest with status and health fits its datagram; the most significant parts are
 // omitted last.
 func TestHealthFitsDatagram(t *testing.T) {
-	signer := newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate)
+	signer := newSignerSize(RoleNode, "n0-0-1/host", usualCertificate)
 	for _, tt := range []struct {
 		name  string
 		path  fault.Path
@@ -69,7 +69,7 @@ func TestHealthFitsDatagram(t *testing.T) {
 			return h.Host.GetRecovery().GetRestarts() == 7 && h.DNP.GetRecovery().GetState() == lofamov1.RecoveryState_RESTARTING && h.DNP.GetCut()
 		}},
 	} {
-		r := splitReport(nil, healthyDigest("n0-0-1"))[0]
+		r := splitReport(nil, healthyDigest("n0-0-1"), MaxReportSize)[0]
 		if tt.path == fault.PathTorus {
 			r.Observations = r.Observations[:6] // all would leave no room
 		}
@@ -82,7 +82,7 @@ func TestHealthFitsDatagram(t *testing.T) {
 		if tt.path == fault.PathTorus {
 			status = nil
 		}
-		fits := FitHealth(tt.path, []fault.Report{r}, status, tt.give)
+		fits := FitHealth(sendOf(tt.path, r), status, tt.give)
 		if !tt.say(fits) {
 			t.Errorf("%s: %v", tt.name, fits)
 		}
@@ -102,10 +102,10 @@ func TestHealthFitsDatagram(t *testing.T) {
 
 // TestHealthLeavesRoomForDenyListVersion: a half adds the version to its status after the health was fitted.
 func TestHealthLeavesRoomForDenyListVersion(t *testing.T) {
-	r, limit, cut := splitReport(nil, healthyDigest("n0-0-1"))[0], batchLimit(fault.PathDirect), 0
+	r, limit, cut := splitReport(nil, healthyDigest("n0-0-1"), MaxReportSize)[0], usualRoom.by(fault.PathDirect), 0
 	for n := range 900 {
 		status := &lofamov1.DeliveryStatus{ViewRevision: math.MaxUint64, Spool: strings.Repeat("s", n)}
-		h := FitHealth(fault.PathDirect, []fault.Report{r}, status, fullHealth())
+		h := FitHealth(sendOf(fault.PathDirect, r), status, fullHealth())
 		if h.Host.GetCut() {
 			cut++
 		}
@@ -258,7 +258,7 @@ func TestModuleNames(t *testing.T) {
 // BenchmarkHealth compares the cost of a digest with the halves' health to one without.
 func BenchmarkHealth(b *testing.B) {
 	v := newSessions()
-	rs := splitReport(nil, healthyDigest("n0-0-1"))[:1]
+	rs := splitReport(nil, healthyDigest("n0-0-1"), MaxReportSize)[:1]
 	for name, h := range map[string]Health{"without": {}, "usual": usualHealth()} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -280,7 +280,7 @@ func BenchmarkHealth(b *testing.B) {
 // TestLastWordsFitReportOfDeath: a DNP half's report of its host's death goes by the torus, with room for a kernel's line. A line that has
 // no room is left out, with the whole message about the half.
 func TestLastWordsFitReportOfDeath(t *testing.T) {
-	signer := newSignerSize(RoleNode, "n0-0-1/dnp", MaxCertificate)
+	signer := newSignerSize(RoleNode, "n0-0-1/dnp", usualCertificate)
 	report := func(observations int) fault.Report {
 		r := fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: "n0-0-1", Half: fault.HalfDNP}, Epoch: 7, Seq: 9}, Uptime: time.Hour,
 			Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 1, RemoteFaultDescriptor: 1}, Platform: fault.PlatformDPU}
@@ -307,7 +307,7 @@ func TestLastWordsFitReportOfDeath(t *testing.T) {
 		{"a report without room", 6, ""},
 	} {
 		r := report(tt.observations)
-		fits := FitLastWords(fault.PathTorus, []fault.Report{r}, nil, words)
+		fits := FitLastWords(sendOf(fault.PathTorus, r), words)
 		b, err := SealReports([]fault.Report{r}, nil, signer, SealOptions{Health: fits})
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
@@ -325,11 +325,16 @@ func TestLastWordsFitReportOfDeath(t *testing.T) {
 		if w := a.Health.DNP.GetLastWords(); len(w) != 1 || w[0].GetLine() != line || w[0].GetSerial() != 1<<31 || w[0].GetAgeMs() != 99 {
 			t.Errorf("%s: %v", tt.name, w)
 		}
-		if n := proto.Size(EncodeReports([]fault.Report{r}, nil)) + healthSize(fits); n > batchLimit(fault.PathTorus) {
-			t.Errorf("%s: %d bytes: want at most %d", tt.name, n, batchLimit(fault.PathTorus))
+		if n := proto.Size(EncodeReports([]fault.Report{r}, nil)) + healthSize(fits); n > usualRoom.by(fault.PathTorus) {
+			t.Errorf("%s: %d bytes: want at most %d", tt.name, n, usualRoom.by(fault.PathTorus))
 		}
 	}
-	if h := FitLastWords(fault.PathDirect, []fault.Report{report(1)}, nil, nil); !h.empty() {
+	if h := FitLastWords(sendOf(fault.PathDirect, report(1)), nil); !h.empty() {
 		t.Errorf("without words: %v", h)
 	}
+}
+
+// sendOf returns a datagram of one report.
+func sendOf(path fault.Path, r fault.Report) *Send {
+	return &Send{Path: path, Reports: []fault.Report{r}, Room: usualRoom.by(path)}
 }

@@ -306,9 +306,9 @@ func (m *machine) checkSend(s Send) {
 	if (s.Path == fault.PathDirect) != (s.Target != "") || s.Target != "" && !slices.Contains(m.targets, s.Target) {
 		t.Fatalf("%s to %q, there are %v", s.Path, s.Target, m.targets)
 	}
-	limit := batchLimit(fault.PathTorus)
+	limit := usualRoom.by(fault.PathTorus)
 	if s.Path == fault.PathDirect {
-		limit = batchLimit(fault.PathDirect)
+		limit = usualRoom.by(fault.PathDirect)
 	}
 	if n := proto.Size(EncodeReports(s.Reports, s.Status)); n > limit {
 		t.Fatalf("%d reports by %s: %d bytes, want at most %d", len(s.Reports), s.Path, n, limit)

@@ -35,6 +35,7 @@ type Outbox struct {
 	leftOut    map[statement]int // dropped because the log was full, and not mentioned yet
 	renumbered time.Time         // when an epoch was last taken from the supervisors
 
+	room       room
 	have, down [numPaths]bool // down: of the gossip and torus rails
 	interfaces []iface        // of the direct rail
 	targets    []target       // see order
@@ -113,7 +114,10 @@ func NewOutbox(origin fault.Origin, epoch fault.Epoch, cfg OutboxConfig) (*Outbo
 		return nil, fmt.Errorf("outbox of %s: epoch: given %d: want 1 to %d", origin, epoch, MaxEpoch)
 	}
 	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, budget: startBudget, interfaces: newInterfaces(cfg.Interfaces),
-		leftOut: map[statement]int{}}
+		leftOut: map[statement]int{}, room: usualRoom}
+	if cfg.Certificate > 0 {
+		o.room = roomFor(origin.Node, cfg.Certificate)
+	}
 	o.direct.state = fault.Unknown
 	for _, p := range cfg.Rails {
 		o.have[p] = true
@@ -151,7 +155,7 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 	var out Output
 	for _, k := range kept {
 		id := k.Report.ID
-		if id.Origin != o.origin || id.Epoch < 1 || id.Epoch >= MaxEpoch || id.Seq < 1 || k.Report.Digest || !sendable(k.Report) {
+		if id.Origin != o.origin || id.Epoch < 1 || id.Epoch >= MaxEpoch || id.Seq < 1 || k.Report.Digest || !o.sendable(k.Report) {
 			out.Forget = append(out.Forget, id)
 			continue
 		}
@@ -177,9 +181,12 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 }
 
 // sendable reports whether a report that another version may have kept can be sealed: one that cannot would hold up
-// the reports beside it forever.
-func sendable(r fault.Report) bool {
-	return checkReport(0, &r, fault.ReportID{}) == nil && reportSize(aged(r, MaxAge)) <= batchLimit(fault.PathDirect)
+// the reports beside it forever. Longer names than those of today leave less room.
+func (o *Outbox) sendable(r fault.Report) bool {
+	if checkReport(0, &r, fault.ReportID{}) != nil || reportSize(aged(r, MaxAge)) > o.room.direct {
+		return false
+	}
+	return o.have[fault.PathDirect] || reportSize(r) <= o.room.torus
 }
 
 func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
@@ -218,7 +225,7 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 		said = o.sayLeftOut(r)
 	}
 	first := o.seq + 1
-	o.parts = splitReport(o.parts[:0], r)
+	o.parts = splitReport(o.parts[:0], r, o.room.report())
 	for _, part := range o.parts {
 		o.seq++
 		part.ID.Seq = o.seq

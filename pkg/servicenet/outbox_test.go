@@ -318,8 +318,8 @@ func TestStatusBesideDigests(t *testing.T) {
 		_, out := o.Add(at, r)
 		for _, s := range out.Send {
 			if s.Path == path && s.Reports[0].Digest {
-				if n := proto.Size(EncodeReports(s.Reports, s.Status)); n > batchLimit(path) {
-					t.Errorf("%s: %d bytes, want at most %d", path, n, batchLimit(path))
+				if n := proto.Size(EncodeReports(s.Reports, s.Status)); n > usualRoom.by(path) {
+					t.Errorf("%s: %d bytes, want at most %d", path, n, usualRoom.by(path))
 				}
 				return s.Status
 			}
@@ -375,15 +375,15 @@ func TestNumbersFitBesideDigest(t *testing.T) {
 			r.Observations[i].State, r.Observations[i].Detail = fault.Failed, "no supervisor answers"
 		}
 	}
-	parts := splitReport(nil, r)
+	parts := splitReport(nil, r, MaxReportSize)
 	parts[0].ID.Epoch, parts[0].ID.Seq = 1<<34, 1<<34
 	numbers := &lofamov1.DeliveryStatus{
 		State: lofamov1.PathState_REESTABLISHING, Logged: 1 << 16, Unanswered: 1 << 16, OldestNs: uint64(30 * time.Minute),
 		Migrations: 1 << 20, Retries: 1 << 27, IsolatedNs: uint64(30 * time.Minute),
 	}
-	if n := reportSize(parts[0]) + statusSize(numbers); len(parts) != 1 || n > batchLimit(fault.PathTorus) {
+	if n := reportSize(parts[0]) + statusSize(numbers); len(parts) != 1 || n > usualRoom.by(fault.PathTorus) {
 		t.Errorf("%d parts; %d bytes and %d of the status, there is room for %d", len(parts), reportSize(parts[0]), statusSize(numbers),
-			batchLimit(fault.PathTorus))
+			usualRoom.by(fault.PathTorus))
 	}
 }
 
@@ -392,9 +392,9 @@ func TestStatusLeavesRoomForWhatHalfAdds(t *testing.T) {
 	o, given := newTestOutbox(t), 0
 	o.spool = "no space"
 	o.Add(epochStart, healthyDigest("n0-0-0"))
-	limit := batchLimit(fault.PathDirect)
+	limit := usualRoom.by(fault.PathDirect)
 	for size := 1; size <= limit; size++ {
-		st := o.statusFor(epochStart, &batch{rail: fault.PathDirect, size: size})
+		st := o.statusFor(epochStart, &batch{rail: fault.PathDirect, size: size, limit: limit})
 		if st == nil {
 			continue
 		}

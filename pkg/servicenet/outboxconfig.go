@@ -28,6 +28,9 @@ type OutboxConfig struct {
 	// unanswered.
 	AggregateDelay time.Duration
 	Checksums      []lofamov1.Checksum // offered to supervisors, the preferred first
+	// Certificate is the size of the half's certificate in bytes; 0: a usual one. The reports of a half with a large one
+	// are shorter, so that they fit a datagram beside it.
+	Certificate int
 }
 
 // MaxInterfaces bounds OutboxConfig.Interfaces.

@@ -148,6 +148,7 @@ type batch struct {
 	session bool
 	attempt int
 	entries []*entry
+	limit   int // of size
 	size    int // of the encoded reports; 0: one entry, not computed yet
 }
 
@@ -171,7 +172,7 @@ func (o *Outbox) enqueue(e *entry, rail fault.Path, by *path) {
 		o.batches = append(o.batches, batch{})
 	}
 	b := &o.batches[len(o.batches)-1]
-	*b = batch{rail: rail, path: by, session: session, attempt: e.attempts, entries: append(b.entries[:0], e)}
+	*b = batch{rail: rail, path: by, session: session, attempt: e.attempts, entries: append(b.entries[:0], e), limit: o.room.by(rail)}
 }
 
 // take adds e if it fits.
@@ -180,22 +181,13 @@ func (b *batch) take(e *entry) bool {
 		b.size = b.entries[0].encodedSize()
 	}
 	n := e.encodedSize()
-	if b.size+n > b.limit() || len(b.entries) == MaxReports {
+	if b.size+n > b.limit || len(b.entries) == MaxReports {
 		return false
 	}
 	b.size += n
 	b.attempt = max(b.attempt, e.attempts)
 	b.entries = append(b.entries, e)
 	return true
-}
-
-// limit is how many bytes of reports fit. A gossip broadcast costs every member, so its limit is as small as that of
-// the torus.
-func (b *batch) limit() int {
-	if b.rail == fault.PathDirect {
-		return batchLimit(fault.PathDirect)
-	}
-	return batchLimit(fault.PathTorus)
 }
 
 // encodedSize has room for the ages that a report may reach in the log, where it can stand for days:
@@ -216,7 +208,7 @@ func (e *entry) encodedSize() int {
 func (o *Outbox) flush(now time.Time, out *Output) {
 	for i := range o.batches {
 		b := &o.batches[i]
-		s := Send{Reports: make([]fault.Report, 0, len(b.entries)), Path: b.rail, Attempt: b.attempt, Session: b.session}
+		s := Send{Reports: make([]fault.Report, 0, len(b.entries)), Path: b.rail, Attempt: b.attempt, Session: b.session, Room: b.limit}
 		digest := false
 		for _, e := range b.entries {
 			s.Reports = append(s.Reports, aged(e.report, now.Sub(e.added)))
@@ -253,7 +245,7 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 	if b.size == 0 {
 		b.size = b.entries[0].encodedSize()
 	}
-	room := b.limit() - b.size
+	room := b.limit - b.size
 	if b.rail == fault.PathDirect {
 		room -= toldSize
 	}

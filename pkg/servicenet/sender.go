@@ -55,6 +55,9 @@ func NewSender(self fault.Origin, epoch fault.Epoch, cfg OutboxConfig) (*Sender,
 	return &Sender{self: self, outbox: box, network: fault.Unknown, migrations: map[MigrationReason]uint64{}}, nil
 }
 
+// Room returns the bytes for the reports, status and health of one datagram by path.
+func (s *Sender) Room(path fault.Path) int { return s.outbox.room.by(path) }
+
 // Resume continues from the outbox of an earlier incarnation. Call it before Restore.
 func (s *Sender) Resume(at OutboxSnapshot) { s.outbox.Resume(at) }
 

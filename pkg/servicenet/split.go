@@ -10,27 +10,64 @@ import (
 )
 
 // MaxReportSize is the size in bytes of an encoded report that always fits MaxDatagram, even when
-// another node has wrapped it with certificate and signature of its own and three hops. It follows
-// from MaxDatagram - 2×(MaxCertificate + signature, checksum and framing) - hops; TestReportFitsRelayed
-// measures it.
+// another node has wrapped it with certificate and signature of its own and three hops, if both certificates have
+// usual names. It follows from MaxDatagram - 2×(usualCertificate + signature, checksum and framing) - hops;
+// TestReportFitsRelayed measures it. The reports of a half with longer names are shorter: see roomFor.
 const MaxReportSize = 259
+
+// usualCertificate is the size in bytes of a certificate for which MaxReportSize is made. Only names that have together
+// more than some 60 bytes need longer ones.
+const usualCertificate = 450
 
 // Bytes around the parts of an envelope that are always there.
 const (
-	checksumSize = 2 + 9                                      // algorithm and sum
-	signedSize   = 3 + MaxCertificate + 2 + signatureSize + 3 // certificate, signature, payload's own tag
-	messageSize  = 3                                          // tag and length of Message.reports
+	checksumSize = 2 + 9                       // algorithm and sum
+	messageSize  = 3                           // tag and length of Message.reports
+	reportFrame  = 1 + 2                       // tag and length of Reports.reports
+	hopSize      = 2 + 2 + 10                  // a hop whose name is left out
+	relayedSize  = messageSize + 3 + 2*hopSize // Message.relayed, Relayed.inner and two hops
+	renewedSize  = 8                           // growth of a certificate by its renewal
+	olderSize    = 16                          // growth of the ages in a report that waits for days
 )
 
-// batchLimit returns how many bytes of an encoded Reports message, the sum of reportSize and statusSize, are sure to
-// fit a datagram by path. The datagram is signed with a certificate of at most MaxCertificate bytes (a first attempt
-// under a MAC has more room, but its repetition is signed), and through the torus it is wrapped by a relay.
-func batchLimit(path fault.Path) int {
-	if path == fault.PathTorus {
-		return 1 + protowire.SizeBytes(MaxReportSize)
-	}
-	return MaxDatagram - signedSize - checksumSize - messageSize
+// signedSize returns the bytes of a certificate, a signature and the payload's own tag.
+func signedSize(certificate int) int { return 3 + certificate + 2 + signatureSize + 3 }
+
+// room is how many bytes of an encoded Reports message, the sum of reportSize and statusSize, are sure to fit a
+// datagram. The datagram is signed (a first attempt under a MAC has more room, but its repetition is signed).
+type room struct {
+	direct int
+	torus  int // a relay wraps the datagram
 }
+
+// usualRoom is the room beside usual certificates.
+var usualRoom = room{
+	direct: MaxDatagram - checksumSize - messageSize - signedSize(usualCertificate),
+	torus:  reportFrame + MaxReportSize,
+}
+
+// roomFor returns the room of a half whose certificate has the given size. A relay's certificate is of the same
+// authority, and larger only by a longer name of its node.
+func roomFor(node fault.NodeID, certificate int) room {
+	own := certificate + renewedSize
+	relay := min(own+MaxNodeID-len(node), max(own, MaxCertificate))
+	direct := MaxDatagram - checksumSize - messageSize - signedSize(own)
+	return room{
+		direct: min(usualRoom.direct, direct),
+		torus:  min(usualRoom.torus, direct-relayedSize-checksumSize-signedSize(relay)-olderSize),
+	}
+}
+
+// by returns the room by a path. A gossip broadcast costs every member, so its room is as small as that of the torus.
+func (r room) by(path fault.Path) int {
+	if path == fault.PathDirect {
+		return r.direct
+	}
+	return r.torus
+}
+
+// report returns the size of the largest report that fits by each path.
+func (r room) report() int { return r.torus - reportFrame }
 
 // reportSize returns how many bytes a report adds to an encoded Reports message, at most: with ages
 // that grow in the log, and an id that is written out.
@@ -52,7 +89,7 @@ func statusSize(s *lofamov1.DeliveryStatus) int {
 	return 1 + protowire.SizeBytes(len(appendStatus(room[:0], s)))
 }
 
-// splitReport divides a report so that each part is at most MaxReportSize bytes: 17 observations
+// splitReport divides a report so that each part is at most most bytes: of MaxReportSize bytes, 17 observations
 // of a healthy node fit into one part. Every part repeats ID, Digest, Registers and Uptime. Outbox.Add
 // calls it, and numbers the parts; a report that has no origin yet comes back whole. A report
 // without observations is one part. The parts of a digest are marked Partial.
@@ -65,7 +102,7 @@ func statusSize(s *lofamov1.DeliveryStatus) int {
 // Readings go only with a digest of one part, as many as there is room for.
 //
 // The parts are appended to out. They are cut from r's observations, which are not to be used otherwise.
-func splitReport(out []fault.Report, r fault.Report) []fault.Report {
+func splitReport(out []fault.Report, r fault.Report, most int) []fault.Report {
 	if r.ID.Origin.Node == "" {
 		return append(out, r)
 	}
@@ -77,7 +114,7 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	s := newSizer()
 	base := s.header(&header)
 	if r.Digest {
-		r.Observations = digestObservations(&r, base, s)
+		r.Observations = digestObservations(&r, base, most, s)
 	}
 
 	part := header
@@ -86,11 +123,11 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	for i := range r.Observations {
 		o := &r.Observations[i]
 		n := s.observation(o, &r)
-		if over := base + n - MaxReportSize; over > 0 {
+		if over := base + n - most; over > 0 {
 			o.Detail = fault.Clean(o.Detail, max(0, fault.MaxDetail-over))
 			n = s.observation(o, &r)
 		}
-		if i > from && (size+n > MaxReportSize || i-from == MaxObservations) {
+		if i > from && (size+n > most || i-from == MaxObservations) {
 			part.Observations = r.Observations[from:i:i]
 			out = append(out, part)
 			size, from = base, i
@@ -102,7 +139,7 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	for i := range out[before:] {
 		out[before+i].Partial = r.Digest && len(out) > before+1
 	}
-	if room := (MaxReportSize - size) / readingSize; r.Digest && len(out) == before+1 {
+	if room := (most - size) / readingSize; r.Digest && len(out) == before+1 {
 		out[before].Readings = r.Readings[:min(len(r.Readings), max(0, room))]
 	}
 	return out
@@ -111,8 +148,8 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 // readingSize is the size that a reading adds to its report, at most: with an age of up to 36 minutes.
 const readingSize = 2 + 2 + 2 + 5 + 5 + 7
 
-// digestObservations returns the part of a digest's observations that is sent. base is the size without any.
-func digestObservations(r *fault.Report, base int, s sizer) []fault.Observation {
+// digestObservations returns the part of a digest's observations that is sent. base is the size without any, most that of a part.
+func digestObservations(r *fault.Report, base, most int, s sizer) []fault.Observation {
 	out := r.Observations[:0]
 	size := base
 	for i := range r.Observations {
@@ -123,7 +160,7 @@ func digestObservations(r *fault.Report, base int, s sizer) []fault.Observation 
 		size += s.observation(o, r)
 		out = append(out, *o)
 	}
-	if size > MaxReportSize {
+	if size > most {
 		for i := range out {
 			out[i].Detail = ""
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// asManyAs returns as many copies of r as batchLimit allows on the path, and their size.
+// asManyAs returns as many copies of r as limit allows, and their size.
 func asManyAs(r fault.Report, limit int) ([]fault.Report, int) {
 	var out []fault.Report
 	size := 0
@@ -28,7 +28,7 @@ func asManyAs(r fault.Report, limit int) ([]fault.Report, int) {
 // a relay's wrapper around them.
 func TestBatchFits(t *testing.T) {
 	small := fault.Report{ID: fault.ReportID{Origin: origin("n10-10-10/host"), Epoch: 1 << 33, Seq: 1 << 33}, Digest: true}
-	part := splitReport(nil, healthyDigest("n10-10-10"))[0]
+	part := splitReport(nil, healthyDigest("n10-10-10"), MaxReportSize)[0]
 	full := small
 	for _, c := range fault.Components()[:7] {
 		full.Observations = append(full.Observations, fault.Observation{Node: "n10-10-10", Component: c, State: fault.Failed,
@@ -37,8 +37,8 @@ func TestBatchFits(t *testing.T) {
 	for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
 		for name, r := range map[string]fault.Report{"small": small, "healthy": part, "full": full} {
 			var status = sampleStatus()
-			limit := batchLimit(path)
-			if path == fault.PathTorus {
+			limit := usualRoom.by(path)
+			if path != fault.PathDirect {
 				status = nil // no room beside the largest report
 			}
 			rs, size := asManyAs(r, limit-statusSize(status))
@@ -49,14 +49,14 @@ func TestBatchFits(t *testing.T) {
 			if got := proto.Size(EncodeReports(rs, status)); got > size+statusSize(status) {
 				t.Errorf("%s %s: %d bytes are promised, %d encoded", path, name, size+statusSize(status), got)
 			}
-			signer := newSignerSize(RoleNode, r.ID.Origin.String(), MaxCertificate)
+			signer := newSignerSize(RoleNode, r.ID.Origin.String(), usualCertificate)
 			sum := lofamov1.Checksum_CHECKSUM_XXHASH64
 			mac, err := SealReports(rs, status, signer, SealOptions{Session: testKey(1), Checksum: &sum})
 			mustSeal(t, mac, err)
 			b, err := SealReports(rs, status, signer, SealOptions{Checksum: &sum})
 			mustSeal(t, b, err)
 			if path == fault.PathTorus {
-				b, err = SealRelayed(b, relayHops, newSignerSize(RoleNode, "n1-0-1/host", MaxCertificate))
+				b, err = SealRelayed(b, relayHops, newSignerSize(RoleNode, "n1-0-1/host", usualCertificate))
 				mustSeal(t, b, err)
 			}
 			if a, err := Unwrap(b, path, fakeVerifier{}); err != nil || len(a.List) != len(rs) {
@@ -106,10 +106,10 @@ func TestLargestReportIsWithinLimits(t *testing.T) {
 	for i := range sick.Observations {
 		sick.Observations[i].State, sick.Observations[i].Detail = fault.Failed, strings.Repeat("d", fault.MaxDetail/(i%5+1))
 	}
-	for _, p := range splitReport(nil, sick) {
+	for _, p := range splitReport(nil, sick, MaxReportSize) {
 		for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
-			if reportSize(p) > batchLimit(path) {
-				t.Errorf("%s: a part of %d observations takes %d bytes, want at most %d", path, len(p.Observations), reportSize(p), batchLimit(path))
+			if reportSize(p) > usualRoom.by(path) {
+				t.Errorf("%s: a part of %d observations takes %d bytes, want at most %d", path, len(p.Observations), reportSize(p), usualRoom.by(path))
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func TestReportFitsRelayed(t *testing.T) {
 	long := healthyDigest(fault.NodeID(strings.Repeat("n", MaxNodeID)))
 	long.Digest = false
 	for name, r := range map[string]fault.Report{"healthy": healthy, "sick": sick, "long": long} {
-		parts := splitReport(nil, r)
+		parts := splitReport(nil, r, MaxReportSize)
 		if want := map[string]int{"healthy": 1, "sick": 5}[name]; want != 0 && len(parts) != want {
 			t.Errorf("%s: %d parts, want %d", name, len(parts), want)
 		}
@@ -147,14 +147,14 @@ func TestReportFitsRelayed(t *testing.T) {
 			if size > MaxReportSize {
 				t.Errorf("%s: part %d has %d bytes, want at most %d", name, i, size, MaxReportSize)
 			}
-			signer := newSignerSize(RoleNode, p.ID.Origin.String(), MaxCertificate)
+			signer := newSignerSize(RoleNode, p.ID.Origin.String(), usualCertificate)
 			b, err := SealReports([]fault.Report{p}, nil, signer, SealOptions{})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			hops := []fault.Hop{{Node: "n10-10-10", Half: fault.HalfDNP, Held: time.Second},
 				{Node: "n11-10-10", Half: fault.HalfDNP, Held: time.Second}, {Node: "n11-10-10", Half: fault.HalfHost, Held: time.Second}}
-			wrapped, err := SealRelayed(b, hops, newSignerSize(RoleNode, "n11-10-10/host", MaxCertificate))
+			wrapped, err := SealRelayed(b, hops, newSignerSize(RoleNode, "n11-10-10/host", usualCertificate))
 			if err != nil {
 				t.Fatalf("%s: part %d: %v", name, i, err)
 			}
@@ -172,6 +172,59 @@ func TestReportFitsRelayed(t *testing.T) {
 		}
 		if obs != want {
 			t.Errorf("%s: %d observations arrived, want %d", name, obs, want)
+		}
+	}
+}
+
+// The same promise for a half with the longest names, for certificates of every size, of relays with the longest names. The supervisor
+// learns the names of the hops that were left out.
+func TestReportOfLongestNamesFitsRelayed(t *testing.T) {
+	node := func(c string) fault.NodeID { return fault.NodeID(strings.Repeat(c, MaxNodeID)) }
+	from, relay := fault.Origin{Node: node("n"), Half: fault.HalfDNP}, fault.Origin{Node: node("r"), Half: fault.HalfHost}
+	for size := 300; size <= 500; size += 10 {
+		cfg := DefaultOutboxConfig(fault.PathTorus)
+		cfg.Certificate = size - renewedSize
+		o, err := NewOutbox(from, 1, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sick := healthyDigest(from.Node)
+		for i := range sick.Observations {
+			sick.Observations[i].State, sick.Observations[i].Detail = fault.Failed, strings.Repeat("d", fault.MaxDetail)
+			sick.Observations[i].Node = node(string(rune('a' + i%3)))
+		}
+		arrived := 0
+		for _, digest := range []bool{true, false} {
+			sick.Digest = digest
+			_, out := o.Add(epochStart, sick)
+			for _, s := range out.Send {
+				for i := range s.Reports {
+					for j := range s.Reports[i].Observations {
+						s.Reports[i].Observations[j].Age += time.Hour
+					}
+				}
+				b, err := SealReports(s.Reports, s.Status, newSignerSize(RoleNode, from.String(), size), SealOptions{})
+				mustSeal(t, b, err)
+				hops := []fault.Hop{{Node: from.Node, Half: fault.HalfDNP, Held: MaxAge}, {Node: node("m"), Half: fault.HalfDNP, Held: time.Second},
+					{Node: relay.Node, Half: relay.Half, Held: MaxAge}}
+				b, err = SealRelayed(b, hops, newSignerSize(RoleNode, relay.String(), size))
+				if err != nil {
+					t.Fatalf("certificates of %d bytes: %d reports: %v", size, len(s.Reports), err)
+				}
+				a, err := Unwrap(b, fault.PathDirect, fakeVerifier{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if first, last := a.Hops[0], a.Hops[len(a.Hops)-1]; first.Node != from.Node || last.Node != relay.Node {
+					t.Errorf("hops from %s to %s: want from %s to %s", first.Node, last.Node, from.Node, relay.Node)
+				}
+				for _, r := range a.List {
+					arrived += len(r.Observations)
+				}
+			}
+		}
+		if want := 2 * len(sick.Observations); arrived > want || arrived < len(sick.Observations) {
+			t.Errorf("certificate of %d bytes: %d observations arrived, want at most %d", size, arrived, want)
 		}
 	}
 }

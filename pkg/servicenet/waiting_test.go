@@ -23,7 +23,7 @@ func TestBatchesFitHoweverLongTheyWaited(t *testing.T) {
 				for range 100 {
 					o.Add(epochStart, r)
 				}
-				signer := newSignerSize(RoleNode, "n0-0-0/host", MaxCertificate)
+				signer := newSignerSize(RoleNode, "n0-0-0/host", usualCertificate)
 				out := o.Step(epochStart.Add(time.Duration(days)*24*time.Hour), Supervisors{Targets: []string{"s0"}})
 				for range 10 {
 					for _, s := range out.Send {
@@ -57,7 +57,7 @@ func TestRestoredReportsCanBeSent(t *testing.T) {
 		t.Errorf("forgotten %v, %d in the log: want 3 and 2", out.Forget, o.Stats().Pending)
 	}
 	for _, s := range o.Step(epochStart, Supervisors{Targets: []string{"s0"}}).Send {
-		b, err := SealReports(s.Reports, s.Status, newSignerSize(RoleNode, "n0-0-0/host", MaxCertificate), SealOptions{})
+		b, err := SealReports(s.Reports, s.Status, newSignerSize(RoleNode, "n0-0-0/host", usualCertificate), SealOptions{})
 		mustSeal(t, b, err)
 	}
 }

@@ -2522,8 +2522,9 @@ func (x *Relayed) GetHops() []*Hop {
 // Hop is one station on the way.
 type Hop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id
-	Half  Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP, except for the last one
+	// Its id. Where it would not fit, it is empty: of the first hop it is the origin's then, of the last the signer's.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Half Half   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP, except for the last one
 	// How long it held the message, nanoseconds by its own clock, at most ten years; excludes the time on the wire.
 	HeldNs        uint64 `protobuf:"varint,3,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -223,7 +223,8 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
-		Topo: d.Topo, Periods: d.Periods, Window: d.window != nil, MaxHops: d.MaxHops(), Kept: kept, Resume: d.linkCopy.resume,
+		Topo: d.Topo, Periods: d.Periods, Certificate: len(d.Signer.Cert()),
+		Window: d.window != nil, MaxHops: d.MaxHops(), Kept: kept, Resume: d.linkCopy.resume,
 		SelfTest: d.SelfTest(), Budget: d.Config.Processor.Budget, MaxFrame: d.Config.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 		Routing: algorithm, Seed: randomSeed(),
 		Mask: &mask, MaskLost: lost != nil, Masked: d.Config.Masked(), Peers: d.Peers, Orders: d.plain.kinds,

@@ -276,7 +276,8 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	core, err := hostcore.New(hostcore.Config{
-		Topo: h.Topo, Periods: h.Periods, Window: h.window != nil, MaxHops: h.MaxHops(), MaxFrame: h.Config.MTU, Rails: rails,
+		Topo: h.Topo, Periods: h.Periods, Certificate: len(h.Signer.Cert()),
+		Window: h.window != nil, MaxHops: h.MaxHops(), MaxFrame: h.Config.MTU, Rails: rails,
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
 		Resume:        hostcore.Numbers{OutboxSnapshot: h.Copy.Numbers.OutboxSnapshot, List: h.Copy.Numbers.List},
 		GossipSilence: silence,

@@ -68,6 +68,8 @@ type Config struct {
 	// Window: a window joins this half to the kernel of the other half.
 	Window  bool
 	MaxHops uint8 // register 0x08: maximum torus hops of a message
+	// Certificate is the size of the half's certificate in bytes; 0: a usual one.
+	Certificate int
 	// LinkGrace is how long after the start a link may stay silent; 0: DefaultLinkGrace.
 	LinkGrace time.Duration
 	// Hold is how long an exception bit stays set; 0: ten digest periods.
@@ -225,8 +227,9 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
 		return nil, err
 	}
-	sender, err := servicenet.NewSender(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch,
-		halfcore.OutboxConfig(p, fault.PathTorus))
+	box := halfcore.OutboxConfig(p, fault.PathTorus)
+	box.Certificate = cfg.Certificate
+	sender, err := servicenet.NewSender(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch, box)
 	if err != nil {
 		return nil, fmt.Errorf("DNP half of %s: %w", cfg.Topo.Node, err)
 	}

@@ -271,9 +271,9 @@ func (m *Machine) seal(now time.Time, s servicenet.Send) {
 func (m *Machine) healthFor(now time.Time, s servicenet.Send) servicenet.Health {
 	switch {
 	case slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return r.Digest }):
-		return servicenet.FitHealth(s.Path, s.Reports, s.Status, m.health.As(now))
+		return servicenet.FitHealth(&s, s.Status, m.health.As(now))
 	case m.verdict == watchdog.Stale:
-		return servicenet.FitLastWords(s.Path, s.Reports, s.Status, m.health.As(now).DNP.GetLastWords())
+		return servicenet.FitLastWords(&s, m.health.As(now).DNP.GetLastWords())
 	}
 	return servicenet.Health{}
 }

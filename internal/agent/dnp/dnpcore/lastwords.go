@@ -43,7 +43,8 @@ func (m *Machine) statesDeath(all []fault.Observation) bool {
 func (m *Machine) roomForWords(now time.Time, all []fault.Observation) int {
 	r := m.headed(now, fault.Report{Observations: all})
 	r.ID = fault.ReportID{Origin: fault.Origin{Node: m.self, Half: fault.HalfDNP}, Epoch: m.Epoch(), Seq: m.Numbers().Seq + 1}
-	return m.wordsSize(now, servicenet.Send{Reports: []fault.Report{r}, Path: fault.PathTorus})
+	return m.wordsSize(now, servicenet.Send{Reports: []fault.Report{r}, Path: fault.PathTorus,
+		Room: m.sender.Room(fault.PathTorus)})
 }
 
 // wordsSize returns how many bytes of last words go with a datagram.

@@ -33,6 +33,8 @@ type Config struct {
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
 	Rails    []fault.Path // that the half has; PathTorus among them
+	// Certificate is the size of the half's certificate in bytes; 0: a usual one.
+	Certificate int
 
 	Interfaces []string            // names of the service interfaces by their numbers; at least one with PathDirect
 	Sensed     uint8               // number of the interface that the service network's sensor looks at
@@ -120,7 +122,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		return nil, err
 	}
 	box := halfcore.OutboxConfig(p, cfg.Rails...)
-	box.Interfaces = cfg.Interfaces
+	box.Interfaces, box.Certificate = cfg.Interfaces, cfg.Certificate
 	if len(cfg.Checksums) > 0 {
 		box.Checksums = cfg.Checksums
 	}
@@ -331,7 +333,7 @@ func (m *Machine) deliver(now time.Time) {
 		})
 		if digests(s.Reports) {
 			last := &m.out.Send[len(m.out.Send)-1]
-			last.Health = servicenet.FitHealth(s.Path, s.Reports, last.Status, m.health.As(now))
+			last.Health = servicenet.FitHealth(s, last.Status, m.health.As(now))
 		}
 	}
 	for _, p := range o.Paths {

@@ -31,6 +31,15 @@ func Replace(path string, data []byte) error {
 	return err
 }
 
+// Reserve gives a file room for n bytes, so that Replace works on a full disk. If there is no file yet, it makes an empty one.
+func Reserve(path string, n int) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(allocate(f, int64(n)), f.Close())
+}
+
 // Read returns the contents of a file of at most most bytes, or the first most+1 bytes of a longer one. It follows no link.
 func Read(path string, most int) (b []byte, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)

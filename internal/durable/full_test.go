@@ -45,3 +45,26 @@ func TestReplaceOnFullDisk(t *testing.T) {
 		}
 	}
 }
+
+// TestReserveMakesRoom: a reserved file can be replaced on a full disk, and a reservation does not change a content.
+func TestReserveMakesRoom(t *testing.T) {
+	dir := t.TempDir()
+	requirements.SmallDisk(t, dir, 16<<10)
+	path := filepath.Join(dir, "file")
+	if err := Reserve(path, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || len(b) != 0 {
+		t.Errorf("a reserved file has %d bytes, %v: want none", len(b), err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	want := bytes.Repeat([]byte("new "), 250)
+	if err := errors.Join(Replace(path, want), Reserve(path, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, want) {
+		t.Errorf("%d bytes, %v: want the %d that were written", len(b), err, len(want))
+	}
+}

@@ -311,13 +311,14 @@ func CheckProof(key ed25519.PublicKey, id Identity, proof []byte) error {
 // maxKept limits the size of a kept pair's file, in bytes.
 const maxKept = 16 << 10
 
-// SaveKept writes a renewed certificate and its key into one file, whole, readable by its owner only.
+// SaveKept writes a renewed certificate and its key into one file, whole, readable by its owner only. On a full disk it overwrites the
+// file in place; a reader detects a pair that a crash left incomplete.
 func SaveKept(file string, certDER []byte, key ed25519.PrivateKey) error {
 	keyPEM, err := encodeKey(key)
 	if err != nil {
 		return err
 	}
-	if err := durable.Whole(file, append(pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: certDER}), keyPEM...)); err != nil {
+	if err := durable.Replace(file, append(pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: certDER}), keyPEM...)); err != nil {
 		return fmt.Errorf("write renewed certificate %s: %w", file, err)
 	}
 	return nil
@@ -367,6 +368,42 @@ func (s *Signer) KeepIn(file string, v *Verifier) error {
 	return err
 }
 
+// Take makes the signer of KeepIn use a renewed pair from now on. SaveTaken puts it into the file.
+func (s *Signer) Take(certDER []byte, key ed25519.PrivateKey) error {
+	cert, err := x509.ParseCertificate(certDER)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.kept.taken = &pair{der: certDER, key: key, from: cert.NotBefore, until: cert.NotAfter}
+	s.mu.Unlock()
+	_, _ = s.Renew() // an error concerns the files; whoever calls Renew regularly logs it
+	return nil
+}
+
+// SaveTaken writes the pair of Take into the file, unless that is done. It may wait for the disk. Call it again after an error.
+func (s *Signer) SaveTaken() error {
+	s.mu.Lock()
+	k := s.kept
+	var p *pair
+	if k != nil {
+		p = k.taken
+	}
+	s.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	if err := SaveKept(k.file, p.der, p.key.(ed25519.PrivateKey)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if k.taken == p {
+		k.taken = nil
+	}
+	s.mu.Unlock()
+	return nil
+}
+
 // kept is the renewed pair of a signer, as last read from its file.
 type kept struct {
 	file     string
@@ -374,6 +411,15 @@ type kept struct {
 	seen     os.FileInfo
 	pair     *pair // nil: none
 	bad      error // why the file gave none
+	taken    *pair // not in the file yet; nil: none
+}
+
+// newest returns the pair that begins later: that of the file or the one that is not in it yet.
+func (k *kept) newest() *pair {
+	if k.taken != nil && (k.pair == nil || k.taken.from.After(k.pair.from)) {
+		return k.taken
+	}
+	return k.pair
 }
 
 // read reads the file if it has changed.
@@ -400,10 +446,11 @@ func (k *kept) read(want Identity) {
 
 // better reports whether to use the kept pair instead of own. The error is the reason for rejecting a kept pair.
 func (k *kept) better(own *pair) (bool, error) {
-	if k.pair == nil {
+	p := k.newest()
+	if p == nil {
 		return false, k.bad
 	}
-	rank, err := k.verifier.rank(k.pair.der)
+	rank, err := k.verifier.rank(p.der)
 	if err != nil {
 		return false, fmt.Errorf("renewed certificate %s: not used: %w", k.file, err)
 	}
@@ -411,7 +458,7 @@ func (k *kept) better(own *pair) (bool, error) {
 	if err != nil || rank != ownRank {
 		return err != nil || rank > ownRank, nil //nolint:nilerr // whoever runs looks at the pair in use
 	}
-	return k.pair.from.After(own.from), nil
+	return p.from.After(own.from), nil
 }
 
 // rank orders accepted certificates: 2 for the authority or the newest issuer, 1 for an earlier issuer. It returns the

@@ -133,7 +133,7 @@ func (s *Signer) Renew() (bool, error) {
 		s.kept.read(s.id)
 		use, bad := s.kept.better(s.own)
 		if err = errors.Join(err, bad); use {
-			p = s.kept.pair
+			p = s.kept.newest()
 		}
 	}
 	if bytes.Equal(p.der, s.pair.Load().der) {

@@ -15,6 +15,7 @@ type dnpPost struct {
 
 func newDNPPost(d *dnpHalf) *dnpPost {
 	// An answer that is already there certifies a key that the restart lost: NewHandover skips it.
+	d.Reserve(d.StatePath(half.DnpRequestFile))
 	return &dnpPost{d, d.NewHandover(d.StatePath(half.DnpAnswerFile), "answer for the DNP half")}
 }
 

@@ -42,9 +42,10 @@ type Renewer struct {
 	key      ed25519.PrivateKey // of the request under way; nil: none
 	announce int                // rounds left
 	expired  Condition
-	refused  string // reason for the last refusal
-	looked   []byte // the certificate to which earlier belongs
-	earlier  bool   // an earlier issuer signed it
+	refused  string    // reason for the last refusal
+	unsaved  Condition // the pair in use is not on disk
+	looked   []byte    // the certificate to which earlier belongs
+	earlier  bool      // an earlier issuer signed it
 }
 
 // NewRenewer returns the renewer of one half's certificate. It keeps the renewed one in stateDir.
@@ -74,6 +75,7 @@ func (r *Renewer) Tick(now time.Time) {
 		ended = fmt.Errorf("%w (at %s)", errExpired, r.Signer.Expires().UTC().Format(time.RFC3339))
 	}
 	r.expired.Set(r.log, "using the certificate", ended)
+	r.save()
 	if !r.verifier.Renews() || r.Send == nil {
 		return // no issuer is trusted, or this half cannot send: only new files count
 	}
@@ -164,15 +166,19 @@ func (r *Renewer) take(der []byte) error {
 	case !got.NotBefore.After(r.Signer.Begins()):
 		return fmt.Errorf("it begins at %s: want it to begin after the one in use, at %s", got.NotBefore, r.Signer.Begins())
 	}
-	if err := pki.SaveKept(r.file, der, r.key); err != nil {
+	if err := r.Signer.Take(der, r.key); err != nil {
 		return err
 	}
 	r.key, r.refused, r.announce = nil, "", announcedRounds
-	if _, err := r.Signer.Renew(); err != nil {
-		return err
-	}
 	r.log.Info("certificate renewed", "expires", r.Signer.Expires())
+	r.save()
 	return nil
+}
+
+// save puts the certificate in use on disk, if it is not there yet. On a full disk the certificate counts in memory until
+// there is room.
+func (r *Renewer) save() {
+	r.unsaved.Set(r.log, "writing the renewed certificate", r.Signer.SaveTaken())
 }
 
 // RenewalCounts counts requests and answers of both halves.

@@ -2,6 +2,7 @@ package half
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -184,4 +188,52 @@ func TestHandoverYieldsEachEnvelopeOnce(t *testing.T) {
 	next("removed", false, false)
 	write(envelope)
 	next("new again", true, false)
+}
+
+// TestRenewalOnFullDisk: a renewed certificate counts although the disk has no room for it, and is on disk once there is room.
+func TestRenewalOnFullDisk(t *testing.T) {
+	a := newApplicant(t, true, time.Minute)
+	state := t.TempDir()
+	requirements.SmallDisk(t, state, 16<<10)
+	full := filepath.Join(state, "full")
+	if err := os.WriteFile(full, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	send, origin := a.Send, fault.Origin{Node: "n0", Half: fault.HalfHost}
+	a.Renewer = NewRenewer(slog.New(slog.DiscardHandler), origin, state, a.Signer, a.verifier)
+	a.Send = send
+	a.Keep()
+	inFiles := a.Signer.Cert()
+	a.ticks()
+	good := a.reply(t, a.issuer, a.Signer.Identity(), ed25519.PublicKey(a.sent[0].GetKey()))
+	a.Answered(good)
+	now := a.Signer.Begins().Add(time.Second)
+	for range 3 {
+		a.Tick(now)
+		if _, err := a.Signer.Renew(); err != nil || !slices.Equal(a.Signer.Cert(), good.GetCertificate()) {
+			t.Fatalf("certificate until %s, %v: want the renewed one", a.Signer.Expires(), err)
+		}
+	}
+	if !a.unsaved.On {
+		t.Error("no warning that the renewed certificate is not on disk")
+	}
+	restarted := func() []byte {
+		t.Helper()
+		signer, err := pki.LoadSigner(filepath.Join(a.dir, "host.pem"), filepath.Join(a.dir, "host.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		NewRenewer(slog.New(slog.DiscardHandler), origin, state, signer, a.verifier).Keep()
+		return signer.Cert()
+	}
+	if !slices.Equal(restarted(), inFiles) {
+		t.Error("a full disk kept a certificate")
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	a.Tick(now)
+	if a.unsaved.On || !slices.Equal(restarted(), good.GetCertificate()) {
+		t.Errorf("not on disk: %t: want the renewed certificate after a restart", a.unsaved.On)
+	}
 }

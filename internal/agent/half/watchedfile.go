@@ -67,6 +67,13 @@ func (c *Common) NewHandover(path, what string) Handover {
 	return Handover{Watch(path), what, c.Verifier, c.Log}
 }
 
+// Reserve makes room on disk for the envelopes that a half leaves at path, so that it can also leave them on a full disk.
+func (c *Common) Reserve(path string) {
+	if err := durable.Reserve(path, servicenet.MaxDatagram); err != nil {
+		c.Log.Warn("no room reserved for messages to the other half", "file", path, "err", err)
+	}
+}
+
 // Look gives a new envelope to take, which reports whether it is of the expected kind. Look logs why it cannot use an
 // envelope.
 func (h *Handover) Look(take func(servicenet.Opened) bool) {
@@ -87,7 +94,7 @@ func (h *Handover) next() (servicenet.Opened, error) {
 		return servicenet.Opened{}, nil
 	}
 	b, err := durable.Read(h.Path, servicenet.MaxDatagram)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 { // only its room is reserved
 		return servicenet.Opened{}, nil
 	} else if err != nil {
 		return servicenet.Opened{}, err

@@ -112,7 +112,7 @@ func (f *windowFiles) look() {
 		file := &f.files[i]
 		if file.Changed() || !file.read {
 			b, err := durable.Read(file.Path, file.Most)
-			if errors.Is(err, fs.ErrNotExist) {
+			if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 { // only its room is reserved
 				b, err = nil, nil
 			}
 			file.broken.Set(f.w.common.Log, "reading "+file.Path+" for the other half's kernel", err)

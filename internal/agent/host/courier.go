@@ -37,6 +37,7 @@ type courier struct {
 }
 
 func newCourier(h *hostHalf) *courier {
+	h.Reserve(h.StatePath(half.DnpAnswerFile))
 	// a request from before the restart is not sent
 	return &courier{h: h, request: h.NewHandover(h.StatePath(half.DnpRequestFile), "request of the DNP half")}
 }

@@ -114,6 +114,37 @@ func lock(f *os.File, path string) error {
 	return nil
 }
 
+// removed reports whether the name of an open spool is gone. It returns an error if the name refers to another file now.
+func removed(f *os.File, path string) (bool, error) {
+	mine, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	named, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return true, nil
+	case err != nil:
+		return false, err
+	case !os.SameFile(mine, named):
+		return false, fmt.Errorf("spool %s: another file has taken its place", path)
+	}
+	return false, nil
+}
+
+// replace puts the un-freed reports of an open spool whose name is gone into a new file.
+func replace(cfg Config, f *os.File, old *ring, say *notes) (attached, found, error) {
+	image, unreadable, err := readImage(f)
+	if err != nil {
+		return attached{}, found{}, err
+	}
+	records := image[min(ringStart, len(image)):]
+	got := scanRing(records[:min(old.size, int64(len(records)))], old.id)
+	got.damaged += unreadable
+	a, err := carryOver(cfg, got, say, syncDir)
+	return a, got, err
+}
+
 // read makes sense of a file.
 func read(cfg Config, f *os.File, say *notes) (attached, found, error) {
 	image, unreadable, err := readImage(f)

@@ -534,3 +534,49 @@ func TestRenumberedReportsDoNotFillTheRing(t *testing.T) {
 		t.Errorf("%d reports", len(got))
 	}
 }
+
+// TestRemovedFileIsMadeAgain: whoever removes the file of a running spool takes no report away, not even while none is added. The status
+// says so if there can be no new file, or if another file stands in its place.
+func TestRemovedFileIsMadeAgain(t *testing.T) {
+	cfg, log := config(t)
+	tm := quick()
+	tm.look = 5 * time.Millisecond
+	s, _, err := open(cfg, tm, attach)
+	must(t, err)
+	for seq := fault.Seq(1); seq <= 3; seq++ {
+		s.Append(rec(1, seq, 100))
+	}
+	s.Free([]fault.ReportID{id(1, 2)})
+	sync1(t, s)
+	exists := func() bool {
+		_, err := os.Stat(cfg.Path)
+		return err == nil
+	}
+	must(t, os.Remove(cfg.Path))
+	within(t, "new file without a new report", exists)
+	must(t, os.Remove(cfg.Path))
+	s.Append(rec(1, 4, 100))
+	sync1(t, s)
+	s.Free([]fault.ReportID{id(1, 1)})
+	sync1(t, s)
+	if st := s.Status(); st.Err != "" || st.Depth != 2 || st.Damaged != 0 || !strings.Contains(log.String(), "was removed") {
+		t.Errorf("%+v, log %s", st, log)
+	}
+
+	away := cfg.Path + ".away"
+	must(t, os.Rename(cfg.Path, away))
+	must(t, os.WriteFile(cfg.Path, nil, 0o600))
+	within(t, "status about the other file", func() bool { return strings.Contains(s.Status().Err, "another file") })
+	must(t, os.Remove(cfg.Path))
+	within(t, "status without an error", func() bool { return s.Status().Err == "" })
+
+	dir := filepath.Dir(cfg.Path)
+	must(t, os.Rename(dir, dir+".away"))
+	within(t, "status about the lost directory", func() bool { return strings.Contains(s.Status().Err, "removed") })
+	must(t, os.Rename(dir+".away", dir))
+	within(t, "status without an error", func() bool { return s.Status().Err == "" })
+	must(t, s.Close())
+	if _, got := reopen(t, cfg); names(got) != "1#3 1#4" {
+		t.Errorf("after a restart: %s, want 1#3 1#4", names(got))
+	}
+}

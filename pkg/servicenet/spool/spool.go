@@ -73,11 +73,12 @@ type Status struct {
 type timing struct {
 	retry, maxRetry time.Duration // first and longest wait before the disk is tried again
 	close           time.Duration // most that Close waits
+	look            time.Duration // between looks for the file while there is nothing to write
 	maxWaiting      int           // reports that wait for the disk
 }
 
 func defaultTiming() timing {
-	return timing{retry: time.Second, maxRetry: time.Minute, close: 2 * time.Second, maxWaiting: 4096}
+	return timing{retry: time.Second, maxRetry: time.Minute, close: 2 * time.Second, look: 10 * time.Second, maxWaiting: 4096}
 }
 
 // item is a report on its way to the disk.

@@ -77,6 +77,8 @@ func (w *writer) adopt(got found) (fresh int) {
 
 func (w *writer) run() {
 	defer close(w.done)
+	look := time.NewTicker(w.timing.look)
+	defer look.Stop()
 	for {
 		var retry <-chan time.Time
 		if w.retry != nil {
@@ -86,6 +88,10 @@ func (w *writer) run() {
 		case <-w.wake:
 			if w.off != nil {
 				continue // the back-off decides
+			}
+		case <-look.C: // for a removed file
+			if w.off != nil {
+				continue
 			}
 		case <-retry:
 		case <-w.stop:
@@ -136,6 +142,9 @@ func (w *writer) step() (more bool, err error) {
 		}
 	}
 	if w.pending == nil {
+		if err := w.followName(); err != nil {
+			return false, err
+		}
 		w.pending = w.next()
 	}
 	if w.pending == nil {
@@ -155,6 +164,31 @@ func (w *writer) step() (more bool, err error) {
 	}
 	w.settle()
 	return true, nil
+}
+
+// followName continues in a new file, with the same reports, if somebody has removed the spool's file.
+func (w *writer) followName() error {
+	f, ok := w.file.(diskFile)
+	if !ok {
+		return nil // a test's file has no name
+	}
+	if gone, err := removed(f.File, w.cfg.Path); err != nil || !gone {
+		return err
+	}
+	var say notes
+	a, got, err := replace(w.cfg, f.File, w.ring, &say)
+	if err != nil {
+		return fmt.Errorf("the file was removed, and there is no new one: %w", err)
+	}
+	w.file, w.ring, w.moveUntil = a.file, a.ring, 0
+	for _, text := range say {
+		w.log.Warn(text)
+	}
+	w.log.Warn("the spool's file was removed: its reports are in a new one", "reports", len(got.reports))
+	if err := f.Close(); err != nil {
+		w.log.Warn("close the removed spool", "err", err)
+	}
+	return nil
 }
 
 // settle wakes the waiters.

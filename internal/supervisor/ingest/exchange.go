@@ -71,8 +71,12 @@ func (x *Exchanges) Keep(known func(fault.NodeID) bool) {
 	x.step(func(m *pathMachine) pathOutput { return m.Keep(known) })
 }
 
-// grant makes a session: a fresh key of our own, the secret derived from both ends' keys, and a random name.
-func (x *Exchanges) grant(r pathRequest) (pathGrant, error) {
+// grant makes a session: a fresh key of our own, the secret derived from both ends' keys, and a random name. If the half has too many
+// sessions in the table, one of those that have ended makes room.
+func (x *Exchanges) grant(r pathRequest, ended []uint64) (pathGrant, error) {
+	for _, id := range ended {
+		x.table.Retire(id)
+	}
 	private, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
 		return pathGrant{}, fmt.Errorf("key for a path of %s: %w", r.Origin, err)
@@ -114,6 +118,7 @@ func (x *Exchanges) step(event func(*pathMachine) pathOutput) pathOutput {
 	now := time.Now()
 	for _, id := range out.Ended {
 		delete(x.keys, id)
+		x.table.Retire(id)
 		x.ended = append(x.ended, endedSession{id, now})
 	}
 	for len(x.ended) > 0 && now.Sub(x.ended[0].at) >= lateTime {

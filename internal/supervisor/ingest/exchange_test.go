@@ -225,3 +225,22 @@ func TestEndedSessionsLeaveTable(t *testing.T) {
 		}
 	})
 }
+
+// TestUnansweredRequestsEndNoSessionInUse: a half keeps the session that it uses, however many requests it sends by an interface at
+// which no reply arrives.
+func TestUnansweredRequestsEndNoSessionInUse(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	session := r.establish(t, h, 1, eth0, 0)
+	r.get(eth0, 0, h.reports(t, 5, 1, true, session))
+	if got := len(r.leader.inputs()); got != 1 {
+		t.Fatalf("%d digests were taken under the session, want 1", got)
+	}
+	for id := uint64(2); id < 4*maxPaths; id++ {
+		r.get(eth1, 1, h.request(t, 5, id))
+		r.get(eth0, 0, h.reports(t, 5, 1, true, session))
+		if n := r.refused(servicenet.RefusedSession.String()); n > 0 {
+			t.Fatalf("after request %d by eth1 a digest under the session in use by eth0 was refused", id)
+		}
+	}
+}

@@ -100,8 +100,9 @@ type pathGrant struct {
 type pathConfig struct {
 	Allowed []lofamov1.Checksum // that halves may choose from
 	Wait    time.Duration       // before the first repetition; doubled with each
-	// pathGrant makes a session for a request. It fails if the half's key is invalid.
-	Grant func(pathRequest) (pathGrant, error)
+	// Grant makes a session for a request. It may drop the sessions that have just ended. It fails if the half's key is
+	// invalid.
+	Grant func(r pathRequest, ended []uint64) (pathGrant, error)
 }
 
 // pathSend is a reply to be sent.
@@ -245,7 +246,10 @@ func (e *pathExchange) at(p Place) *pathEnd {
 // open begins the exchange of a new request.
 func (m *pathMachine) open(now time.Time, h *pathHalf, r pathRequest, out *pathOutput) {
 	h.mark(r.ID)
-	g, err := m.cfg.Grant(r)
+	if len(h.list) == maxPaths {
+		m.end(h, h.oldest(), out)
+	}
+	g, err := m.cfg.Grant(r, out.Ended)
 	if err != nil {
 		out.Outcome = pathRefused
 		return
@@ -256,9 +260,6 @@ func (m *pathMachine) open(now time.Time, h *pathHalf, r pathRequest, out *pathO
 		Checksum: e.checksum, Key: g.Key, Session: g.Session,
 	}
 	out.Outcome = pathAnswered
-	if len(h.list) == maxPaths {
-		m.end(h, h.oldest(), out)
-	}
 	h.list = append(h.list, e)
 	m.reply(now, e, r.From, out)
 }

@@ -28,7 +28,7 @@ func pathPlaceOf(n int) Place {
 func newTestPathMachine(sessions *uint64) *pathMachine {
 	return newPathMachine(pathConfig{
 		Allowed: []lofamov1.Checksum{lofamov1.Checksum_CHECKSUM_CRC32C, lofamov1.Checksum_CHECKSUM_XXHASH64}, Wait: 10 * time.Millisecond,
-		Grant: func(r pathRequest) (pathGrant, error) {
+		Grant: func(r pathRequest, _ []uint64) (pathGrant, error) {
 			if len(r.Key) == 0 {
 				return pathGrant{}, errors.New("no key")
 			}

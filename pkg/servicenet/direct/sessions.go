@@ -3,13 +3,14 @@ package direct
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Bounds of Sessions. A session beyond them drops the oldest of the name or of all. The half of the dropped session
-// gets no answers, signs, and requests the path again.
+// Bounds of Sessions. A session beyond them drops the oldest retired one of the name, or else the oldest of the name or of
+// all. The half of the dropped session gets no answers, signs, and requests the path again.
 const (
 	// MaxSessionsPerName is one session for each service interface: the sessions of a half with one supervisor.
 	MaxSessionsPerName = 8
@@ -35,6 +36,7 @@ type Sessions struct {
 type session struct {
 	key        *servicenet.SessionKey
 	role, name string
+	retired    bool
 	prev, next *session
 }
 
@@ -61,7 +63,7 @@ func (t *Sessions) Put(name, role string, key *servicenet.SessionKey) bool {
 		t.remove(old)
 	}
 	if mine := t.byName[name]; len(mine) == MaxSessionsPerName {
-		t.remove(mine[0])
+		t.remove(mine[max(0, slices.IndexFunc(mine, func(s *session) bool { return s.retired }))])
 	}
 	if len(t.byID) == t.max {
 		t.remove(t.oldest)
@@ -87,6 +89,16 @@ func (t *Sessions) Drop(name string) {
 	defer t.mu.Unlock()
 	for len(t.byName[name]) > 0 {
 		t.remove(t.byName[name][0])
+	}
+}
+
+// Retire notes that a session is no longer in use. It still verifies late messages, until another session of the name needs
+// its place.
+func (t *Sessions) Retire(id uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.byID[id]; s != nil {
+		s.retired = true
 	}
 }
 

@@ -119,8 +119,9 @@ type naive struct {
 }
 
 type naiveSession struct {
-	name string
-	id   uint64
+	name    string
+	id      uint64
+	retired bool
 }
 
 func (n *naive) drop(f func(naiveSession) bool) {
@@ -142,12 +143,18 @@ func (n *naive) put(name string, id uint64) bool {
 	}
 	n.drop(func(s naiveSession) bool { return s.id == id })
 	if ids := n.of(name); len(ids) == MaxSessionsPerName {
-		n.drop(func(s naiveSession) bool { return s.id == ids[0] })
+		leave := ids[0]
+		for _, s := range slices.Backward(n.list) {
+			if s.name == name && s.retired {
+				leave = s.id
+			}
+		}
+		n.drop(func(s naiveSession) bool { return s.id == leave })
 	}
 	if len(n.list) == n.limit {
 		n.list = n.list[1:]
 	}
-	n.list = append(n.list, naiveSession{name, id})
+	n.list = append(n.list, naiveSession{name: name, id: id})
 	return true
 }
 
@@ -168,6 +175,13 @@ func TestTableAgreesWithNaiveList(t *testing.T) {
 				n := name.Draw(t, "name")
 				tab.Drop(n)
 				want.drop(func(s naiveSession) bool { return s.name == n })
+			},
+			"retire": func(t *rapid.T) {
+				i := id.Draw(t, "id")
+				tab.Retire(i)
+				for k := range want.list {
+					want.list[k].retired = want.list[k].retired || want.list[k].id == i
+				}
 			},
 			"": func(t *rapid.T) { compare(t, tab, want) },
 		})

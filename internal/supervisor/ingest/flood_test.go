@@ -208,10 +208,19 @@ func TestDropsOfKnownSourcesHoldVerdicts(t *testing.T) {
 	}
 
 	r = a.replica(t, "s1", nil)
-	for r.intake.sources.origin(now.Add(time.Hour), host0.String()) { // the budget does not grow until then
+	spend := func(from netip.AddrPort) {
+		for ok := true; ok; { // the budget does not grow until then
+			_, ok = r.intake.sources.origin(now.Add(time.Hour), host0.String(), host0.String(), from)
+		}
 	}
+	spend(n1)
+	r.intake.handle(packet{from: n1, data: a.half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{}), arrived: now})
+	if n := value(r.metrics.Dropped.WithLabelValues("origins")); n != 1 || r.intake.lost.Load() != 0 {
+		t.Errorf("%v drops of an origin at another node's address, lost %d: want no wait", n, r.intake.lost.Load())
+	}
+	spend(eth0)
 	r.get(eth0, 0, a.half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{}))
-	if n := value(r.metrics.Dropped.WithLabelValues("origins")); n != 1 || r.intake.lost.Load() == 0 {
+	if n := value(r.metrics.Dropped.WithLabelValues("origins")); n != 2 || r.intake.lost.Load() == 0 {
 		t.Errorf("%v drops of an origin, lost %d", n, r.intake.lost.Load())
 	}
 }

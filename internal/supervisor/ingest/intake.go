@@ -127,10 +127,7 @@ func NewIntake(cfg IntakeConfig) *Intake {
 	cfg.Queue = cmp.Or(cfg.Queue, 2048)
 	in := &Intake{begun: time.Now(), cfg: cfg, queue: make(chan packet, cfg.Queue), answers: make(chan packet, answerQueue)}
 	in.restater = newRestater(in.restate)
-	in.sources = newSources(func(a netip.AddrPort) bool {
-		_, ok := cfg.Sender.cfg.Nodes.Owner(a)
-		return ok
-	})
+	in.sources = newSources(cfg.Sender.cfg.Nodes.Owner)
 	return in
 }
 
@@ -177,8 +174,8 @@ func (in *Intake) handle(p packet) {
 		}
 		return
 	}
-	if !in.sources.origin(time.Now(), a.Name) {
-		in.drop("origins", true)
+	if own, ok := in.sources.origin(time.Now(), a.Name, senderOf(&a), p.from); !ok {
+		in.drop("origins", own) // verdicts do not wait for copies that a stranger sends
 		return
 	}
 	if p.from.IsValid() && a.Session != 0 {
@@ -251,6 +248,14 @@ func (in *Intake) Taken(input *engine.Input) {
 	if input.Reports != nil {
 		in.copies.take(takenKey(input.Reports.List), time.Now())
 	}
+}
+
+// senderOf returns the name of the half that sent the datagram: the origin, or the relay that has signed the last hop.
+func senderOf(a *servicenet.Arrival) string {
+	if n := len(a.Hops); n > 0 {
+		return fault.Origin{Node: a.Hops[n-1].Node, Half: fault.HalfHost}.String()
+	}
+	return a.Name
 }
 
 // originOf returns the node that sent the message.

@@ -316,25 +316,79 @@ func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 
 // TestOriginsHaveBudgets: the verification work for one origin is bounded, and leaves room for others.
 func TestOriginsHaveBudgets(t *testing.T) {
-	s, now := newSources(func(netip.AddrPort) bool { return true }), time.Unix(1000, 0)
+	s, now := newSources(addresses{"n0": {eth0, eth1}, "n1": {n1}}.Owner), time.Unix(1000, 0)
+	takes := func(origin string, from netip.AddrPort) bool {
+		_, ok := s.origin(now, origin, origin, from)
+		return ok
+	}
 	taken := 0
 	for range 10 * originBurst {
-		if s.origin(now, "n0/host") {
+		if takes("n0/host", eth0) {
 			taken++
 		}
 	}
-	if taken != originBurst || !s.origin(now, "n1/host") {
+	if taken != originBurst || !takes("n1/host", n1) {
 		t.Errorf("of one origin %d messages were taken at once, want %d", taken, originBurst)
 	}
-	if now = now.Add(time.Second); !s.origin(now, "n0/host") {
+	if now = now.Add(time.Second); !takes("n0/host", eth0) {
 		t.Error("nothing is taken of an origin a second later")
+	}
+}
+
+// TestCopiesFromElsewhereUseUpNoBudget: whoever sends copies of a half's messages from any other address, or by gossip, does not keep
+// the half's own messages from being taken, nor those that a relay passes on.
+func TestCopiesFromElsewhereUseUpNoBudget(t *testing.T) {
+	learned, stranger := netip.MustParseAddrPort("192.0.2.1:9"), netip.MustParseAddrPort("192.0.2.2:9")
+	s, now := newSources(addresses{"n0": {eth0, eth1}, "n1": {n1}}.Owner), time.Unix(1000, 0)
+	s.learn(now, learned, "n0/host", true)
+	for _, from := range []netip.AddrPort{stranger, n1, eth1, {}} {
+		for range 2 * originBurst {
+			s.origin(now, "n0/host", "n0/host", from)
+		}
+		if own, ok := s.origin(now, "n0/host", "n0/host", from); ok || own != (from == eth1 || !from.IsValid()) {
+			t.Errorf("copies from %s: taken %t, own %t", from, ok, own)
+		}
+	}
+	for _, way := range []struct {
+		sender string
+		from   netip.AddrPort
+	}{{"n0/host", eth0}, {"n0/host", learned}, {"n1/host", n1}} {
+		if own, ok := s.origin(now, "n0/host", way.sender, way.from); !own || !ok {
+			t.Errorf("a message from %s at %s: taken %t, own %t", way.sender, way.from, ok, own)
+		}
+	}
+}
+
+// TestReplaysKeepNoReportOut: copies of a recorded datagram from forged known addresses do not keep the reports of the half out that has
+// signed it.
+func TestReplaysKeepNoReportOut(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	recorded := h.reports(t, 5, 1, false, servicenet.SealOptions{})
+	replay := func(count int) {
+		for i := range count {
+			from := []netip.AddrPort{n1, eth1}[i%2]
+			if _, ok := r.intake.sources.admit(time.Now(), from); ok {
+				r.intake.handle(packet{from: from, data: recorded, arrived: time.Now()})
+			}
+		}
+	}
+	replay(2 * originBurst)
+	for range 20 {
+		replay(50)
+		report := h.reports(t, 5, 1, false, servicenet.SealOptions{})
+		taken := len(r.leader.inputs())
+		r.intake.handle(packet{from: eth0, data: report, arrived: time.Now()})
+		if len(r.leader.inputs()) != taken+1 {
+			t.Fatalf("a report was not taken; dropped for the half's budget: %v", value(r.metrics.Dropped.WithLabelValues("origins")))
+		}
 	}
 }
 
 // TestSourcesAreLearned: an address with a proved session of a half counts as known until it has been silent for
 // long.
 func TestSourcesAreLearned(t *testing.T) {
-	s, now, at := newSources(func(netip.AddrPort) bool { return false }), time.Unix(1000, 0), netip.MustParseAddrPort("192.0.2.1:9")
+	s, now, at := newSources(addresses{}.Owner), time.Unix(1000, 0), netip.MustParseAddrPort("192.0.2.1:9")
 	if known, _ := s.admit(now, at); known {
 		t.Error("a stranger is known")
 	}

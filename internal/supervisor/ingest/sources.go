@@ -15,7 +15,8 @@ import (
 
 // Budgets for waiting datagrams, per second. Verifying one costs some 100 µs, so all strangers together get a tenth of a core. Each
 // known source has its own budget, because its address may be forged, and so does every origin that a signature has proved: many
-// times the rate of a node whose neighbours all die.
+// times the rate of a node whose neighbours all die. An origin has a budget for each of its addresses and each relay, and one for all
+// other addresses: from there come copies of its messages that a stranger has recorded.
 const (
 	strangerRate, strangerBurst = 1000, 1000
 	sourceRate, sourceBurst     = 2000, 4096
@@ -32,17 +33,24 @@ const (
 // sources limits the verification work for each source and each origin. A source is known if the topology has its address, or if a half
 // with a proved session uses it. It reads no clock; its methods may be called from any goroutine.
 type sources struct {
-	configured func(netip.AddrPort) bool
+	configured func(netip.AddrPort) (fault.NodeID, bool)
 
 	mu        sync.Mutex
 	strangers *rate.Limiter
 	known     map[netip.AddrPort]*rate.Limiter
-	origins   map[string]*rate.Limiter
+	origins   map[originWay]*rate.Limiter
 	turned    time.Time              // when addresses last expired
 	learned   map[string][]use       // by origin, the least recently used address first
 	users     map[netip.AddrPort]int // how many origins have learned addresses there
 	version   uint64                 // see listVersion
 	newest    map[string]stamp       // digest of an origin under a session
+}
+
+// originWay is a way by which messages of an origin come.
+type originWay struct {
+	origin string
+	from   netip.AddrPort // of the origin or a relay; not valid: another one, or gossip
+	gossip bool
 }
 
 // use is the last use of an address by an origin.
@@ -57,17 +65,17 @@ type stamp struct {
 	seq   fault.Seq
 }
 
-func newSources(configured func(netip.AddrPort) bool) *sources {
+func newSources(configured func(netip.AddrPort) (fault.NodeID, bool)) *sources {
 	return &sources{
 		configured: configured, strangers: rate.NewLimiter(strangerRate, strangerBurst), known: make(map[netip.AddrPort]*rate.Limiter),
-		origins: make(map[string]*rate.Limiter), learned: make(map[string][]use), users: make(map[netip.AddrPort]int),
+		origins: make(map[originWay]*rate.Limiter), learned: make(map[string][]use), users: make(map[netip.AddrPort]int),
 		newest: make(map[string]stamp), version: 1,
 	}
 }
 
 // admit reports whether a datagram may wait for a worker (ok), and whether its source is known.
 func (s *sources) admit(now time.Time, from netip.AddrPort) (known, ok bool) {
-	known = s.configured(from)
+	_, known = s.configured(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !known && s.users[from] == 0 {
@@ -76,11 +84,23 @@ func (s *sources) admit(now time.Time, from netip.AddrPort) (known, ok bool) {
 	return true, allow(s.known, from, sourceRate, sourceBurst, now)
 }
 
-// origin reports whether another message of a proved origin is accepted.
-func (s *sources) origin(now time.Time, name string) bool {
+// origin reports whether another message of a proved origin is accepted (ok), and whether it came from its sender's own address or by
+// gossip (own). The sender is the origin or a relay; from is not valid for gossip.
+func (s *sources) origin(now time.Time, origin, sender string, from netip.AddrPort) (own, ok bool) {
+	way := originWay{origin: origin, gossip: !from.IsValid()}
+	node, _ := s.configured(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return allow(s.origins, name, originRate, originBurst, now)
+	if node != "" && string(node) == nodeOf(sender) || slices.ContainsFunc(s.learned[sender], func(u use) bool { return u.addr == from }) {
+		way.from = from
+	}
+	return way.gossip || way.from.IsValid(), allow(s.origins, way, originRate, originBurst, now)
+}
+
+// nodeOf returns the node in a half's name.
+func nodeOf(name string) string {
+	node, _, _ := strings.Cut(name, "/")
+	return node
 }
 
 // allow takes one unit from a budget. If there are too many budgets, all are reset.
@@ -117,14 +137,11 @@ func (s *sources) fresh(name string, reports []fault.Report) bool {
 
 // keep forgets the digests and budgets of nodes for which known is false.
 func (s *sources) keep(known func(fault.NodeID) bool) {
-	gone := func(name string) bool {
-		node, _, _ := strings.Cut(name, "/")
-		return !known(fault.NodeID(node))
-	}
+	gone := func(name string) bool { return !known(fault.NodeID(nodeOf(name))) }
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.newest, func(name string, _ stamp) bool { return gone(name) })
-	maps.DeleteFunc(s.origins, func(name string, _ *rate.Limiter) bool { return gone(name) })
+	maps.DeleteFunc(s.origins, func(way originWay, _ *rate.Limiter) bool { return gone(way.origin) })
 }
 
 // learn notes that an origin has proved a session at an address. Only a fresh proof adds an address, in place of the

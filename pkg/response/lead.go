@@ -390,5 +390,6 @@ func (e *Engine) closeBreaker(ev Asked) error {
 	e.saveBreaker()
 	e.say(Decision{Act: ClosesBreaker, Subject: ev.Subject, Detail: ev.Reason})
 	e.freed()
+	e.recovered()
 	return nil
 }

@@ -348,7 +348,7 @@ func (e *Engine) retry(r *Response) (Act, error) {
 		delete(e.lapses, r.lapseKey(s))
 		if !r.Undoing {
 			s.State = Pending
-			if s.Changed {
+			if s.Changed && !s.onceOnly() {
 				s.State = Interrupted
 			}
 			if s.Reported {

@@ -91,6 +91,7 @@ func TestOrderReachesAgentDespiteLoss(t *testing.T) {
 type masks struct {
 	by    map[string]string // owner, by node and direction
 	token uint64            // token of the present leader
+	heir  string            // gets a mask that is given up; empty: none
 	fails error
 }
 
@@ -109,16 +110,20 @@ func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.
 	return m.by[k] == owner, m.by[k], nil
 }
 
-func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (bool, error) {
+func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (bool, string, error) {
 	k := string(at) + dir.String()
 	if token != m.token {
-		return false, ErrStale
+		return false, "", ErrStale
 	}
 	if m.by[k] != owner {
-		return false, nil
+		return false, "", nil
+	}
+	if m.heir != "" {
+		m.by[k] = m.heir
+		return true, m.heir, nil
 	}
 	delete(m.by, k)
-	return true, nil
+	return true, "", nil
 }
 
 // TestLongestTimeoutFitsIntoOrder: agents accept an order with the longest timeout of a policy.
@@ -162,6 +167,9 @@ func TestOnlySettingStepRemovesMask(t *testing.T) {
 	if len(m.by) != 1 {
 		t.Error("another response's mask is taken away")
 	}
+	m.heir = "response/r5-3/0"
+	do(undo, response.Succeeded, "stays masked by response/r5-3/0")
+	m.by["n0X+"], m.heir = "response/r5-1/2", ""
 	do(undo, response.Succeeded, "restored")
 	do(undo, response.Succeeded, "stays unchanged")
 	m.by["n0X+"] = "alice"

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
@@ -222,5 +223,62 @@ func TestRegionsAreNotClosedByFormerPlaces(t *testing.T) {
 	}
 	if all, _, _ := o.masks.All(); len(all) != len(pocket) {
 		t.Errorf("%d masks: want %d", len(all), len(pocket))
+	}
+}
+
+// call lets one more change of together begin.
+func (o *together) call() { o.arrived.Add(1) }
+
+// claimed returns the claims of steps on the mask of the link from n0-0-0 to n1-0-0, each named by the link's upper end.
+func claimed(owners ...string) func(context.Context) ([]MaskClaim, error) {
+	var out []MaskClaim
+	for _, o := range owners {
+		out = append(out, MaskClaim{Node: "n1-0-0", Dir: grid.XMinus, Owner: o, Reason: "SICK at n1-0-0"})
+	}
+	return func(context.Context) ([]MaskClaim, error) { return out, nil }
+}
+
+// TestMaskStaysWhileAnotherResponseWantsIt: two responses, one for each end of a cable, want one link masked. When the first is undone, its
+// mask passes to the second. The undo of the second removes it.
+func TestMaskStaysWhileAnotherResponseWantsIt(t *testing.T) {
+	s, o := masking(t, "4x4x1", 0)
+	const first, second = "response/r1-1/0", "response/r1-2/0"
+	o.call()
+	if mine, _, err := s.MaskFor(t.Context(), 1, "n0-0-0", grid.XPlus, first, "SICK at n0-0-0"); err != nil || !mine {
+		t.Fatal(mine, err)
+	}
+	o.call()
+	if mine, by, err := s.MaskFor(t.Context(), 1, "n1-0-0", grid.XMinus, second, "SICK at n1-0-0"); err != nil || mine || by != first {
+		t.Fatal(mine, by, err)
+	}
+	o.call()
+	elsewhere := MaskClaim{Node: "n0-0-0", Dir: grid.XMinus, Owner: "response/r1-3/0", Reason: "another link"}
+	both := func(ctx context.Context) ([]MaskClaim, error) {
+		all, err := claimed(first, second)(ctx)
+		return append([]MaskClaim{elsewhere}, all...), err
+	}
+	if was, heir, err := s.UnmaskFor(t.Context(), 1, "n0-0-0", grid.XPlus, first, both); err != nil || !was || heir != second {
+		t.Errorf("%t, %q, %v: want the mask to pass to %s", was, heir, err, second)
+	}
+	if all, _, _ := o.masks.All(); len(all) != 1 || all[0].GetBy() != second || all[0].GetReason() != "SICK at n1-0-0" {
+		t.Errorf("%v: want the mask of %s", all, second)
+	}
+	o.call()
+	if was, _, err := s.UnmaskFor(t.Context(), 1, "n0-0-0", grid.XPlus, first, claimed(second)); err != nil || was {
+		t.Errorf("%t, %v: the first has no mask any more", was, err)
+	}
+	o.call()
+	unread := errors.New("unread")
+	if _, _, err := s.UnmaskFor(t.Context(), 1, "n1-0-0", grid.XMinus, second, func(context.Context) ([]MaskClaim, error) {
+		return nil, unread
+	}); !errors.Is(err, unread) || errors.Is(err, ErrSubmitted) {
+		t.Errorf("%v: want the error of the claims, and nothing submitted", err)
+	}
+	o.call()
+	if was, heir, err := s.UnmaskFor(t.Context(), 1, "n1-0-0", grid.XMinus, second, claimed(second)); err != nil || !was || heir != "" {
+		t.Errorf("%t, %q, %v: want the link restored", was, heir, err)
+	}
+	if all, _, _ := o.masks.All(); len(all) != 0 {
+		t.Errorf("still masked: %v", all)
 	}
 }

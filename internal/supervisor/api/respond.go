@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -10,6 +11,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
@@ -55,26 +57,53 @@ func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir
 	return mine, by, nil
 }
 
-// UnmaskFor restores a link of a node if its mask is the owner's, and reports whether it was. A link that no longer
-// exists has no mask.
-func (s *Server) UnmaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner string) (was bool, err error) {
+// MaskClaim is the claim of a response's step on the mask of a link.
+type MaskClaim struct {
+	Node          fault.NodeID // an end of the link
+	Dir           grid.Direction
+	Owner, Reason string
+}
+
+// UnmaskFor restores a link of a node if its mask is the owner's, and reports whether it was. If another owner claims the mask of the
+// link, the mask passes to that heir instead. claims returns the committed claims. A link that no longer exists has no mask.
+func (s *Server) UnmaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner string,
+	claims func(context.Context) ([]MaskClaim, error)) (was bool, heir string, err error) {
 	err = s.changeFor(ctx, token, func(topo store.Topology) ([]store.Write, error) {
 		for _, m := range s.masksOf(owner) {
 			l, ok := view.LinkOf(m)
 			if !ok || !topo.Dims.Contains(l.Node) {
 				continue
 			}
-			w, err := s.maskWrite(topo.Topology, []chanmask.Link{l}, false, "", owner)
+			all, err := claims(ctx) // here, because the undo of a claimant waits for this change, or has been committed before it
 			if err != nil {
 				return nil, err
 			}
-			was = true
-			s.cfg.Logger.Info("a response restores a link", "node", id, "link", dir, "by", owner)
+			next, claimed := s.heirOf(topo.Topology, l, owner, all)
+			w, err := s.maskWrite(topo.Topology, []chanmask.Link{l}, claimed, next.Reason, cmp.Or(next.Owner, owner))
+			if err != nil {
+				return nil, err
+			}
+			was, heir = true, next.Owner
+			s.cfg.Logger.Info("a response gives up its mask of a link", "node", id, "link", dir, "by", owner, "heir", heir)
 			return []store.Write{w}, nil
 		}
 		return nil, nil
 	})
-	return was && err == nil, err
+	if err != nil {
+		return false, "", err
+	}
+	return was, heir, nil
+}
+
+// heirOf returns the first claim of another owner on a link.
+func (s *Server) heirOf(topo *topology.Topology, l chanmask.Link, owner string, claims []MaskClaim) (heir MaskClaim, ok bool) {
+	for _, c := range claims {
+		at, err := s.maskLink(topo, &lofamov1.LinkName{Node: string(c.Node), Direction: c.Dir.String()})
+		if err == nil && at == l && c.Owner != owner {
+			return c, true
+		}
+	}
+	return MaskClaim{}, false
 }
 
 // masksOf returns the masks of an owner. A step of a response has one, wherever the node of the link is now.

@@ -59,12 +59,12 @@ func (m responseMasks) leads(token uint64) error {
 	return nil
 }
 
-func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool,
-	by string, err error) {
+func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string,
+	recheck bool) (mine bool, by string, err error) {
 	if err := m.leads(token); err != nil {
 		return false, "", err
 	}
-	mine, by, err = m.s.api.MaskFor(ctx, token, at, dir, owner, reason)
+	mine, by, err = m.s.api.MaskFor(ctx, token, at, dir, owner, reason, recheck)
 	return mine, by, sure(err)
 }
 

@@ -37,8 +37,10 @@ type Agents interface {
 // Masks lets supervisors mask links.
 type Masks interface {
 	// Mask masks a link for an owner, unless it is masked already, under the fence of the leader with the token. mine
-	// reports whether the mask belongs to the owner; otherwise by is its owner.
-	Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error)
+	// reports whether the mask belongs to the owner; otherwise by is its owner. With recheck it does not repeat a mask of
+	// the owner that was removed: then mine is false, and by is empty.
+	Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string, recheck bool) (mine bool, by string,
+		err error)
 	// Unmask ends the owner's hold of a link's mask, and reports whether it had it. The mask is removed, unless it passes to an heir:
 	// another step that wants the link masked.
 	Unmask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (was bool, heir string, err error)
@@ -235,11 +237,13 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 		}
 		return executor.Done("link %s is restored", dir)
 	}
-	mine, by, err := e.masks.Mask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt), MaskReason(j.Policy, j.Fault))
+	mine, by, err := e.masks.Mask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt), MaskReason(j.Policy, j.Fault), j.Recheck)
 	failpoint.Hit(failpoint.NodeOrdered)
 	switch {
 	case err != nil:
 		return failed(err)
+	case !mine && by == "":
+		return executor.Done("link %s was masked by this step, and somebody has unmasked it: it stays so", dir)
 	case !mine:
 		return executor.Done("link %s was already masked by %s: that mask stays", dir, by)
 	}

@@ -91,11 +91,13 @@ func TestOrderReachesAgentDespiteLoss(t *testing.T) {
 type masks struct {
 	by    map[string]string // owner, by node and direction
 	token uint64            // token of the present leader
+	had   string            // owner of a mask that a person has removed; empty: none
 	heir  string            // gets a mask that is given up; empty: none
 	fails error
 }
 
-func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (bool, string, error) {
+func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string,
+	recheck bool) (bool, string, error) {
 	k := string(at) + dir.String()
 	switch {
 	case m.fails != nil:
@@ -104,6 +106,8 @@ func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.
 		return false, "", ErrStale
 	case reason == "" || len(reason) > maxReason || !utf8.ValidString(reason):
 		return false, "", fmt.Errorf("%w: reason %q", ErrRefused, reason)
+	case m.by[k] == "" && recheck && m.had == owner:
+		return false, "", nil
 	case m.by[k] == "":
 		m.by[k] = owner
 	}
@@ -172,6 +176,8 @@ func TestOnlySettingStepRemovesMask(t *testing.T) {
 	m.by["n0X+"], m.heir = "response/r5-1/2", ""
 	do(undo, response.Succeeded, "restored")
 	do(undo, response.Succeeded, "stays unchanged")
+	m.had = "response/r5-1/2"
+	do(j, response.Succeeded, "somebody has unmasked it")
 	m.by["n0X+"] = "alice"
 	do(j, response.Succeeded, "by alice: that mask stays")
 	do(undo, response.Succeeded, "stays unchanged")

@@ -25,9 +25,10 @@ var ErrSubmitted = errors.New("it is not known whether it was committed")
 
 // MaskFor masks a link of a node for an owner, unless it is already masked. mine reports whether the mask is the
 // owner's; by names its owner. MaskFor refuses a mask that would cut the torus. It works only for the leader with
-// that token, and commits under its fence.
-func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool,
-	by string, err error) {
+// that token, and commits under its fence. With recheck MaskFor first looks for an earlier mask by the owner. If it was removed since,
+// the link stays unmasked: mine is false, and by is empty.
+func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string, recheck bool) (
+	mine bool, by string, err error) {
 	err = s.changeFor(ctx, token, func(topo store.Topology) ([]store.Write, error) {
 		l, err := s.maskLink(topo.Topology, &lofamov1.LinkName{Node: string(id), Direction: dir.String()})
 		if err != nil {
@@ -36,6 +37,12 @@ func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir
 		if old := s.cfg.Masks.Of(l); old != nil {
 			mine, by = old.GetBy() == owner, old.GetBy()
 			return nil, nil
+		}
+		if recheck {
+			if had, err := s.hadMask(ctx, owner); had || err != nil {
+				mine, by = false, ""
+				return nil, err
+			}
 		}
 		torus, err := s.torus(ctx) // here, because a change before this one may have masked other links
 		if err != nil {
@@ -55,6 +62,25 @@ func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir
 		return false, "", err
 	}
 	return mine, by, nil
+}
+
+// maskEvents is the number of newest events in which hadMask looks. An attempt is repeated soon after its answer was lost.
+const maskEvents = 20 * eventPage
+
+// hadMask reports whether one of the newest events is a mask by the owner.
+func (s *Server) hadMask(ctx context.Context, owner string) (bool, error) {
+	if _, err := s.cfg.Copy.Revision(ctx); err != nil { // makes the copy as new as the cluster
+		return false, status.Error(codes.Unavailable, err.Error())
+	}
+	b, err := s.cfg.Copy.Bounds(ctx)
+	if err != nil {
+		return false, status.Error(codes.Unavailable, err.Error())
+	}
+	b.Oldest = max(b.Oldest, b.Next-min(b.Next, maskEvents))
+	found, err := s.newestEvents(ctx, b, 1, func(ev *lofamov1.Event) bool {
+		return ev.GetKind() == lofamov1.EventKind_MASK_CHANGED && !ev.GetEnded() && ev.GetMask().GetBy() == owner
+	})
+	return len(found) > 0, err
 }
 
 // MaskClaim is the claim of a response's step on the mask of a link.

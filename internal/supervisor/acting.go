@@ -59,21 +59,50 @@ func (m responseMasks) leads(token uint64) error {
 	return nil
 }
 
-func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool,
-	by string, err error) {
+func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string,
+	recheck bool) (mine bool, by string, err error) {
 	if err := m.leads(token); err != nil {
 		return false, "", err
 	}
-	mine, by, err = m.s.api.MaskFor(ctx, token, at, dir, owner, reason)
+	mine, by, err = m.s.api.MaskFor(ctx, token, at, dir, owner, reason, recheck)
 	return mine, by, sure(err)
 }
 
-func (m responseMasks) Unmask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (was bool, err error) {
+func (m responseMasks) Unmask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (was bool, heir string,
+	err error) {
 	if err := m.leads(token); err != nil {
-		return false, err
+		return false, "", err
 	}
-	was, err = m.s.api.UnmaskFor(ctx, token, at, dir, owner)
-	return was, sure(err)
+	was, heir, err = m.s.api.UnmaskFor(ctx, token, at, dir, owner, m.claims)
+	return was, heir, sure(err)
+}
+
+// claims returns the claims of open responses on masks, the oldest first: of steps that have masked a link, or may have, and that are
+// not being undone. A step that found the link masked by another response is one of them.
+func (m responseMasks) claims(ctx context.Context) ([]api.MaskClaim, error) {
+	if m.s.respond.responder == nil {
+		return nil, nil
+	}
+	list, err := m.s.respond.responder.Committed(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("which responses want a link masked: %w", err)
+	}
+	slices.SortStableFunc(list, func(a, b *response.Response) int { return a.Proposed.Compare(b.Proposed) })
+	var out []api.MaskClaim
+	for _, r := range list {
+		dir, ok := r.Target.Component.LinkDirection()
+		if !ok || !r.Closed.IsZero() {
+			continue
+		}
+		for i, s := range r.Steps {
+			if s.Kind != response.NodeMaskChannel || !s.Changed || s.State == response.Undoing {
+				continue
+			}
+			out = append(out, api.MaskClaim{Node: r.Target.Node, Dir: dir, Owner: node.Owner(response.Attempt{Response: r.ID, Step: i}),
+				Reason: node.MaskReason(r.Policy, executor.Fault{State: r.FaultState})})
+		}
+	}
+	return out, nil
 }
 
 // sure marks an error after which certainly nothing was changed.

@@ -45,6 +45,6 @@ func (s *Supervisor) Cert() []byte { return s.signer.Cert() }
 
 // MaskUnder masks a link for a response, like a leader that was paused after it confirmed its lead under a token.
 func (s *Supervisor) MaskUnder(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) error {
-	_, _, err := s.api.MaskFor(ctx, token, at, dir, owner, "test")
+	_, _, err := s.api.MaskFor(ctx, token, at, dir, owner, "test", false)
 	return sure(err)
 }

@@ -184,6 +184,7 @@ func (e *Engine) take(ev Event) {
 			e.marked[id] = true
 		}
 		e.stir()
+		e.recovered()
 	case IncidentsChanged:
 		e.incidentsChanged(ev)
 	case OutsideChanged:
@@ -398,6 +399,15 @@ func (e *Engine) stir() {
 		e.touched[id] = true
 	}
 	e.freed()
+}
+
+// recovered touches the responses whose faults are gone. A gate may have held back the undo of one at rest, which is no waiter.
+func (e *Engine) recovered() {
+	for id, r := range e.open {
+		if !r.Gone.IsZero() {
+			e.touched[id] = true
+		}
+	}
 }
 
 // pruneEvery is the interval at which closed responses are pruned.

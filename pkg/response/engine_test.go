@@ -770,3 +770,77 @@ func TestOldRecordsOfResponsesThatDidNotActAreDropped(t *testing.T) {
 		t.Errorf("%d records, and %d of the oldest %d are gone: want %d, all", n, gone, over, bound+acted)
 	}
 }
+
+// scripted returns a lab in which the command of a policy with two steps runs, of at most 4 attempts.
+func scripted(t *testing.T, onFailure string) *lab {
+	t.Helper()
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(`apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: script-then-ticket}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps:
+  - {name: script, executor: command, parameters: {command: reseat}, retries: 3, onFailure: `+onFailure+`}
+  - {name: ticket, executor: webhook.notify, parameters: {target: desk}}
+`))...)
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	if len(l.flying) != 1 || l.flying[0].Kind != response.Command {
+		t.Fatalf("%v: want the command", l.flying)
+	}
+	return l
+}
+
+// TestFailedCommandEndsItsStep: after a command that ended with an error, onFailure applies at once, in spite of retries. A gate that has
+// closed meanwhile and a new leader do not change that.
+func TestFailedCommandEndsItsStep(t *testing.T) {
+	for _, onFailure := range []string{"stop", "next"} {
+		for name, between := range map[string]func(l *lab){
+			"plain": func(*lab) {},
+			"halted": func(l *lab) {
+				l.mark("n0-0-0")
+				l.mark()
+			},
+			"answer to a new leader": func(l *lab) { l.lead() },
+		} {
+			t.Run(onFailure+"/"+name, func(t *testing.T) {
+				l := scripted(t, onFailure)
+				between(l)
+				l.land(response.Partly, "reseat: exit code 1: no such slot")
+				l.until(l.now.Add(time.Hour))
+				r := l.e.Responses()[0]
+				if s := r.Steps[0]; s.State != response.StepFailed || !s.Changed || s.Attempt != 1 {
+					t.Errorf("the command is %s after %d attempts, changed %t: want it failed after one, and changed", s.State, s.Attempt, s.Changed)
+				}
+				if onFailure == "stop" {
+					wantResponse(t, l, response.Failed, response.ReasonStepFailed)
+				} else if len(l.flying) != 1 || l.flying[0].Kind != response.WebhookNotify {
+					t.Errorf("%v, the response is %s (%s: %s): want the ticket", l.flying, r.State, r.Reason, r.Detail)
+				}
+			})
+		}
+	}
+}
+
+// TestRetryRunsFailedCommandAgain: a person's retry runs the command again, which checks nothing. The node counts as changed even if the
+// new attempts change nothing.
+func TestRetryRunsFailedCommandAgain(t *testing.T) {
+	l := scripted(t, "stop")
+	l.land(response.Partly, "exit code 1")
+	if err := l.ask("operator/ann", response.Retry, l.e.Responses()[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	for attempt := 2; attempt <= 5; attempt++ {
+		l.until(l.now.Add(6 * time.Minute))
+		if len(l.flying) != 1 || l.flying[0].Attempt.Attempt != attempt || l.flying[0].Recheck {
+			t.Fatalf("%+v: want attempt %d, without a check", l.flying, attempt)
+		}
+		l.land(response.Unchanged, "busy")
+		if !l.e.Responses()[0].Steps[0].Changed || l.e.UnderResponse() != 1 {
+			t.Errorf("attempt %d: the node does not count as changed", attempt)
+		}
+	}
+	l.until(l.now.Add(time.Hour))
+	wantResponse(t, l, response.Failed, response.ReasonStepFailed)
+}

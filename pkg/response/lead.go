@@ -348,7 +348,7 @@ func (e *Engine) retry(r *Response) (Act, error) {
 		delete(e.lapses, r.lapseKey(s))
 		if !r.Undoing {
 			s.State = Pending
-			if s.Changed {
+			if s.Changed && !s.onceOnly() {
 				s.State = Interrupted
 			}
 			if s.Reported {
@@ -390,5 +390,6 @@ func (e *Engine) closeBreaker(ev Asked) error {
 	e.saveBreaker()
 	e.say(Decision{Act: ClosesBreaker, Subject: ev.Subject, Detail: ev.Reason})
 	e.freed()
+	e.recovered()
 	return nil
 }

@@ -224,7 +224,7 @@ func (e *Engine) becomeRunning(r *Response) {
 	}
 	s.Again = s.Changed
 	s.State, s.Changed, s.Epoch = Acting, true, e.epochs[r.Target.Node]
-	e.attempt(r, r.Step, s.Again)
+	e.attempt(r, r.Step, s.Again && !s.onceOnly())
 	e.sayOf(r, Starts, 0, s.Detail)
 }
 
@@ -319,13 +319,18 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	default:
 		act := Fails
 		s.State = Interrupted
-		if o == Unchanged && !s.Again {
-			s.State, s.Changed = Pending, false
+		if o == Unchanged && (!s.Again || s.onceOnly()) {
+			s.State, s.Changed = Pending, s.Again
 			if queried {
 				act = Settles
 			}
 		}
 		e.sayOf(r, act, 0, detail)
+		if o == Partly && s.onceOnly() { // also after an interruption: the step is not repeated when its gates open again
+			s.Failures++
+			e.stepFailed(r)
+			return
+		}
 		// If a gate or a change of leader interrupted the attempt, this is neither a failure nor a reason to pause. The same applies
 		// if the target refused the attempt, so each change of leader may add one attempt to the policy's retries.
 		if halted || queried {

@@ -28,6 +28,10 @@ func (e *Engine) undo(r *Response) bool {
 	}
 	s := &r.Steps[i]
 	if b := e.undoGate(r, s); b.reason != 0 {
+		if !r.Undoing && !r.Cancelled && (r.State == Failed || r.State == Expired) {
+			e.wakeFor(r, b.until) // not becomeWaiting: its steps must not continue if the fault returns first
+			return false
+		}
 		e.becomeWaiting(r, b)
 		return false
 	}

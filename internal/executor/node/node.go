@@ -5,7 +5,8 @@
 // (internal/agent/actions). So it refuses stale orders even after restarts of itself and its machine, makes no attempt
 // twice, and returns the outcome of an attempt on request. This package only sends the orders and repeats them until an
 // answer arrives (exchange); the supervisor provides the transport (Agents). A mask is committed to the store under the
-// leader's fence and marked with its response. Only a mask with that mark is removed.
+// leader's fence and marked with its response. Only a mask with that mark is removed. If another response wants the link masked too, the
+// mask gets its mark instead.
 package node
 
 import (
@@ -36,10 +37,13 @@ type Agents interface {
 // Masks lets supervisors mask links.
 type Masks interface {
 	// Mask masks a link for an owner, unless it is masked already, under the fence of the leader with the token. mine
-	// reports whether the mask belongs to the owner; otherwise by is its owner.
-	Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error)
-	// Unmask removes a link's mask if the owner holds it, and reports whether it did.
-	Unmask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (was bool, err error)
+	// reports whether the mask belongs to the owner; otherwise by is its owner. With recheck it does not repeat a mask of
+	// the owner that was removed: then mine is false, and by is empty.
+	Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string, recheck bool) (mine bool, by string,
+		err error)
+	// Unmask ends the owner's hold of a link's mask, and reports whether it had it. The mask is removed, unless it passes to an heir:
+	// another step that wants the link masked.
+	Unmask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (was bool, heir string, err error)
 }
 
 // Errors of Masks that guarantee that nothing has changed.
@@ -221,25 +225,25 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 	}
 	failpoint.Hit(failpoint.NodeOrder)
 	if j.Undo {
-		was, err := e.masks.Unmask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt))
+		was, heir, err := e.masks.Unmask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt))
 		failpoint.Hit(failpoint.NodeOrdered)
 		switch {
 		case err != nil:
 			return failed(err)
 		case !was:
 			return executor.Done("link %s is no longer masked by this step: it stays unchanged", dir)
+		case heir != "":
+			return executor.Done("link %s stays masked by %s, which wants that too", dir, heir)
 		}
 		return executor.Done("link %s is restored", dir)
 	}
-	reason := fmt.Sprintf("policy %s: %s", j.Policy, j.Fault.State)
-	if j.Fault.Detail != "" {
-		reason += ": " + j.Fault.Detail
-	}
-	mine, by, err := e.masks.Mask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt), fault.Cut(reason, maxReason))
+	mine, by, err := e.masks.Mask(ctx, j.Token, j.Target.Node, dir, Owner(j.Attempt), MaskReason(j.Policy, j.Fault), j.Recheck)
 	failpoint.Hit(failpoint.NodeOrdered)
 	switch {
 	case err != nil:
 		return failed(err)
+	case !mine && by == "":
+		return executor.Done("link %s was masked by this step, and somebody has unmasked it: it stays so", dir)
 	case !mine:
 		return executor.Done("link %s was already masked by %s: that mask stays", dir, by)
 	}
@@ -248,6 +252,15 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 
 // maxReason is the maximum length of a mask's reason, in bytes.
 const maxReason = 200
+
+// MaskReason returns the reason of a mask by a policy.
+func MaskReason(policy string, f executor.Fault) string {
+	reason := fmt.Sprintf("policy %s: %s", policy, f.State)
+	if f.Detail != "" {
+		reason += ": " + f.Detail
+	}
+	return fault.Cut(reason, maxReason)
+}
 
 func failed(err error) executor.Result {
 	switch {

@@ -91,10 +91,13 @@ func TestOrderReachesAgentDespiteLoss(t *testing.T) {
 type masks struct {
 	by    map[string]string // owner, by node and direction
 	token uint64            // token of the present leader
+	had   string            // owner of a mask that a person has removed; empty: none
+	heir  string            // gets a mask that is given up; empty: none
 	fails error
 }
 
-func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (bool, string, error) {
+func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string,
+	recheck bool) (bool, string, error) {
 	k := string(at) + dir.String()
 	switch {
 	case m.fails != nil:
@@ -103,22 +106,28 @@ func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.
 		return false, "", ErrStale
 	case reason == "" || len(reason) > maxReason || !utf8.ValidString(reason):
 		return false, "", fmt.Errorf("%w: reason %q", ErrRefused, reason)
+	case m.by[k] == "" && recheck && m.had == owner:
+		return false, "", nil
 	case m.by[k] == "":
 		m.by[k] = owner
 	}
 	return m.by[k] == owner, m.by[k], nil
 }
 
-func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (bool, error) {
+func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (bool, string, error) {
 	k := string(at) + dir.String()
 	if token != m.token {
-		return false, ErrStale
+		return false, "", ErrStale
 	}
 	if m.by[k] != owner {
-		return false, nil
+		return false, "", nil
+	}
+	if m.heir != "" {
+		m.by[k] = m.heir
+		return true, m.heir, nil
 	}
 	delete(m.by, k)
-	return true, nil
+	return true, "", nil
 }
 
 // TestLongestTimeoutFitsIntoOrder: agents accept an order with the longest timeout of a policy.
@@ -162,8 +171,13 @@ func TestOnlySettingStepRemovesMask(t *testing.T) {
 	if len(m.by) != 1 {
 		t.Error("another response's mask is taken away")
 	}
+	m.heir = "response/r5-3/0"
+	do(undo, response.Succeeded, "stays masked by response/r5-3/0")
+	m.by["n0X+"], m.heir = "response/r5-1/2", ""
 	do(undo, response.Succeeded, "restored")
 	do(undo, response.Succeeded, "stays unchanged")
+	m.had = "response/r5-1/2"
+	do(j, response.Succeeded, "somebody has unmasked it")
 	m.by["n0X+"] = "alice"
 	do(j, response.Succeeded, "by alice: that mask stays")
 	do(undo, response.Succeeded, "stays unchanged")

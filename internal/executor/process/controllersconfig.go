@@ -187,9 +187,7 @@ func (c Controller) validateIPMI(bad func(field string, given any, want string))
 	if c.CipherSuite != 0 && c.CipherSuite != 3 && c.CipherSuite != 17 {
 		bad("cipherSuite", strconv.Itoa(c.CipherSuite), "3, 17, or nothing")
 	}
-	if len(c.Username) > 16 {
-		bad("username", c.Username, "at most 16 bytes with ipmi")
-	}
+	checkIPMIUser(c.Username, bad)
 }
 
 // checkFiles checks the files that the controllers name.

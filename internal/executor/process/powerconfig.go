@@ -40,7 +40,7 @@ type BMC struct {
 	// Reset is the type of reset: for redfish ForceRestart, PowerCycle or GracefulRestart (default ForceRestart), for
 	// ipmi reset or cycle (default reset).
 	Reset string `json:"reset,omitempty"`
-	// Username at the BMC. Required.
+	// Username at the BMC. Required. With ipmi at most 16 bytes.
 	Username string `json:"username"`
 	// PasswordFile holds the password in its first line. Only its owner, or root and the process' group, may read it.
 	// Required.
@@ -122,6 +122,16 @@ func (c PowerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
+// maxIPMIUser is the maximum length of a user's name that IPMI 2.0 can carry, in bytes.
+const maxIPMIUser = 16
+
+// checkIPMIUser calls bad for a user's name that IPMI cannot carry.
+func checkIPMIUser(name string, bad func(field string, given any, want string)) {
+	if len(name) > maxIPMIUser {
+		bad("username", name, fmt.Sprintf("at most %d bytes with ipmi", maxIPMIUser))
+	}
+}
+
 func (b BMC) validate(at string) error {
 	var errs []error
 	bad := func(field string, given any, want string) {
@@ -145,6 +155,7 @@ func (b BMC) validate(at string) error {
 				bad(field, given, "nothing with ipmi")
 			}
 		}
+		checkIPMIUser(b.Username, bad)
 	default:
 		bad("method", b.Method, methodRedfish+" or "+methodIPMI)
 	}

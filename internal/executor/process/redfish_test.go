@@ -225,6 +225,7 @@ func TestPowerValidationNamesField(t *testing.T) {
 		"nodes.b.address":      func(_, b *BMC) { b.Address = "bmc:623" },
 		"nodes.b.system":       func(_, b *BMC) { b.System = "/redfish/v1/Systems/1" },
 		"nodes.b.reset":        func(_, b *BMC) { b.Reset = "ForceRestart" },
+		"nodes.b.username":     func(_, b *BMC) { b.Username = strings.Repeat("u", 17) },
 		"the same place":       func(a, b *BMC) { *b = *a; b.Address += "/" },
 	} {
 		a, b := good()

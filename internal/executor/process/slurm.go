@@ -191,6 +191,27 @@ func (x *slurmExecutor) giveBack(ctx context.Context, j executor.Job, was slurmN
 // than 5 s to answer.
 const lookTime = 12 * time.Second
 
+// slurmRefusals are the errors of scontrol that prove that slurmctld has nothing left to carry out. Either slurmctld has answered with the
+// error, or it never had the request. A failure to send, to receive or to authenticate an answer proves nothing.
+var slurmRefusals = []string{
+	"Access/permission denied",
+	"Invalid user id",
+	"Invalid node name specified",
+	"Invalid node state specified",
+	"Requested operation is presently disabled",
+	"Unable to contact slurm controller (connect failure)",
+}
+
+// slurmRefuses reports whether a failed scontrol has written one of slurmRefusals as its last line.
+func slurmRefuses(e executor.ProgramResult) bool {
+	if e.Killed || e.Code <= 0 || e.Cut {
+		return false
+	}
+	said := strings.TrimSpace(string(e.Stderr))
+	last := said[strings.LastIndexByte(said, '\n')+1:]
+	return slices.ContainsFunc(slurmRefusals, func(why string) bool { return strings.HasSuffix(last, ": "+why) })
+}
+
 // update changes a node and checks the result on the node itself, because scontrol's answer is not reliable.
 func (x *slurmExecutor) update(ctx context.Context, j executor.Job, was slurmNode, good func(now slurmNode) bool,
 	given ...string) executor.Result {
@@ -212,8 +233,8 @@ func (x *slurmExecutor) update(ctx context.Context, j executor.Job, was slurmNod
 		return executor.NotKnown("scontrol update: %s; its outcome: %s", e, err)
 	case good(now):
 		return executor.Done("%s: %s, was %s", was.name, now, was.state)
-	case e.Killed:
-		// slurmctld may still have the order and carry it out.
+	case !e.OK() && !slurmRefuses(e):
+		// slurmctld may still have the order and carry it out: scontrol gives up by itself after MessageTimeout.
 		return executor.NotKnown("scontrol update: %s; %s is %s", e, was.name, now)
 	case now.state == was.state && now.reason == was.reason:
 		return executor.Unchanged("scontrol update: %s; %s is %s", e, was.name, now)

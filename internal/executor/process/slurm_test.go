@@ -2,9 +2,14 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -236,6 +241,25 @@ func TestConcurrentSlurmActsRunInTurn(t *testing.T) {
 	c.want(t, "n8", "IDLE", "")
 }
 
+// slurmctldPort matches the port of the controller in slurm.conf.
+var slurmctldPort = regexp.MustCompile(`(?m)^SlurmctldPort=(\d+)$`)
+
+// copyConf copies slurm.conf with another port of the controller and more lines.
+func (c slurmController) copyConf(t *testing.T, path string, port uint16, more ...string) {
+	t.Helper()
+	conf, err := os.ReadFile(c.Conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf = slurmctldPort.ReplaceAll(conf, fmt.Appendf(nil, "SlurmctldPort=%d", port))
+	for _, line := range more {
+		conf = fmt.Appendf(conf, "\n%s\n", line)
+	}
+	if err := os.WriteFile(path, conf, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // between runs the real scontrol, but replaces its update by a script.
 func (c slurmController) between(t *testing.T, update string) SlurmConfig {
 	t.Helper()
@@ -251,16 +275,25 @@ func (c slurmController) between(t *testing.T, update string) SlurmConfig {
 // TestSlurmOutcomeFollowsNodeState: the outcome follows from the node's state, not from scontrol's answer.
 func TestSlurmOutcomeFollowsNodeState(t *testing.T) {
 	c := slurmCluster(t)
+	closed := filepath.Join(t.TempDir(), "slurm.conf")
+	c.copyConf(t, closed, freeport.Addr(t).Port())
 	for name, tc := range map[string]struct {
 		node, update string
 		outcome      response.Outcome
 		detail       string
 	}{
-		"refused":           {"n9", "echo no such right >&2; exit 1", response.Unchanged, "no such right"},
+		"refused":          {"n9", "echo 'slurm_update error: Access/permission denied' >&2; exit 1", response.Unchanged, "permission denied"},
+		"refused by Slurm": {"n3", "SCONTROL update NodeName=n999 State=DRAIN Reason=x; exit $?", response.Unchanged, "Invalid node name"},
+		"no controller":    {"n2", "SLURM_CONF=CLOSED SCONTROL \"$@\"; exit $?", response.Unchanged, "(connect failure)"},
+		"no answer": {"n1", "echo 'slurm_update error: Socket timed out on send/recv operation' >&2; exit 1", response.NotKnown,
+			"timed out"},
+		"no good answer":    {"n4", "echo 'slurm_update error: Protocol authentication error' >&2; exit 1", response.NotKnown, "authentication"},
+		"fails silently":    {"n5", "exit 1", response.NotKnown, "exit code 1"},
+		"killed":            {"n6", "kill -9 $$", response.NotKnown, "signal 9"},
 		"silently not done": {"n10", "exit 0", response.Unchanged, "exit code 0"},
 		"done, then killed": {"n11", `SCONTROL "$@"; kill -9 $$`, response.Succeeded, "DRAIN"},
 		"done, but refused": {"n12", `SCONTROL "$@"; exit 1`, response.Succeeded, "DRAIN"},
-		"another thing":     {"n13", `SCONTROL update NodeName=n13 State=DRAIN Reason=somebody; exit 1`, response.Partly, "somebody"},
+		"another thing":     {"n13", `SCONTROL update NodeName=n13 State=DRAIN Reason=somebody; exit 0`, response.Partly, "somebody"},
 		"hangs":             {"n14", "touch HANGS; exec sleep 60", response.NotKnown, "deadline"},
 		"done, then hangs":  {"n15", `SCONTROL "$@"; touch HANGS; exec sleep 60`, response.Succeeded, "DRAIN"},
 	} {
@@ -268,11 +301,64 @@ func TestSlurmOutcomeFollowsNodeState(t *testing.T) {
 			t.Parallel()
 			c.idle(t, tc.node)
 			hangs := filepath.Join(t.TempDir(), "hangs")
-			x := newSlurmExecutor(t, c.between(t, strings.ReplaceAll(tc.update, "HANGS", hangs)))
+			x := newSlurmExecutor(t, c.between(t, strings.NewReplacer("HANGS", hangs, "CLOSED", closed).Replace(tc.update)))
 			ctx := deadline.When(t, func() bool { _, err := os.Stat(hangs); return err == nil })
 			wantSlurm(t, x.Do(ctx, slurmJob(tc.node, "r5-1", 1, false)), tc.outcome, tc.detail)
 		})
 	}
+}
+
+// TestLateSlurmOrderIsNotReportedUnchanged: the real scontrol gives up on an order that reaches the real slurmctld later. The step counts
+// as not known, and the next attempt finds the node drained.
+func TestLateSlurmOrderIsNotReportedUnchanged(t *testing.T) {
+	c := slurmCluster(t)
+	conf, err := os.ReadFile(c.Conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(freeport.IP(), 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, carried := make(chan struct{}), make(chan error, 1)
+	go func() { // carries one order, when released
+		carried <- func() error {
+			from, err := l.AcceptTCP()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = from.Close() }()
+			<-release
+			order, err := io.ReadAll(from) // scontrol has closed its end
+			if err != nil {
+				return err
+			}
+			to, err := net.Dial("tcp", net.JoinHostPort(freeport.IP().String(), string(slurmctldPort.FindSubmatch(conf)[1])))
+			if err != nil {
+				return err
+			}
+			defer func() { _ = to.Close() }()
+			if _, err := to.Write(order); err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, to) // until slurmctld has answered
+			return err
+		}()
+	}()
+	c.idle(t, "n17")
+	late := filepath.Join(t.TempDir(), "slurm.conf")
+	c.copyConf(t, late, l.Addr().(*net.TCPAddr).AddrPort().Port(), "MessageTimeout=5")
+	x := newSlurmExecutor(t, c.between(t, "SLURM_CONF="+late+` SCONTROL "$@"; exit $?`))
+	wantSlurm(t, x.Do(t.Context(), slurmJob("n17", "r5-1", 1, false)), response.NotKnown, "exit code 1")
+	c.want(t, "n17", "IDLE", "")
+	close(release)
+	if err := errors.Join(<-carried, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c.want(t, "n17", "IDLE+DRAIN", reasonOf("disk is failing", slurmEntry{"r5-1", 5}))
+	again := slurmJob("n17", "r5-1", 2, false)
+	again.Recheck = true
+	wantSlurm(t, x.Do(t.Context(), again), response.Succeeded, "already by this response")
 }
 
 // TestHigherTokenStopsSlurmUndo: the undo of a drain asks the fence, too.
@@ -289,20 +375,8 @@ func TestHigherTokenStopsSlurmUndo(t *testing.T) {
 // TestSilentSlurmLeavesNodeUnchanged: if Slurm does not answer, nothing happens.
 func TestSilentSlurmLeavesNodeUnchanged(t *testing.T) {
 	c := slurmCluster(t)
-	conf, err := os.ReadFile(c.Conf)
-	if err != nil {
-		t.Fatal(err)
-	}
 	other := filepath.Join(t.TempDir(), "slurm.conf")
-	lines := strings.Split(string(conf), "\n")
-	for i, l := range lines {
-		if strings.HasPrefix(l, "SlurmctldPort=") {
-			lines[i] = fmt.Sprintf("SlurmctldPort=%d", freeport.Addr(t).Port())
-		}
-	}
-	if err := os.WriteFile(other, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	c.copyConf(t, other, freeport.Addr(t).Port())
 	x := newSlurmExecutor(t, SlurmConfig{Scontrol: c.Scontrol, Conf: other})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

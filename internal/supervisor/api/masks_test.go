@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
@@ -32,6 +33,24 @@ type together struct {
 
 	mu       sync.Mutex
 	revision uint64
+	events   []*lofamov1.Event
+}
+
+// copyOf is the copy of the events that together has committed.
+type copyOf struct {
+	Copy
+	*together
+}
+
+func (c copyOf) Revision(context.Context) (uint64, error) { return c.revision, nil }
+
+func (c copyOf) Bounds(context.Context) (store.Bounds, error) {
+	return store.Bounds{Oldest: 1, Next: uint64(len(c.events)) + 1}, nil
+}
+
+func (c copyOf) EventsFrom(_ context.Context, number uint64, limit int) (uint64, []*lofamov1.Event, error) {
+	rest := c.events[number-1:]
+	return number, rest[:min(len(rest), limit)], nil
 }
 
 func (o *together) Topology(context.Context) (store.Topology, error) {
@@ -57,6 +76,7 @@ func (o *together) Change(_ context.Context, change func(store.Topology) ([]stor
 		}
 		o.revision++
 		o.masks.Change(set, ended, store.MaskKey, o.revision)
+		o.events = append(o.events, w.Events...)
 	}
 	return o.revision, nil
 }
@@ -67,7 +87,8 @@ func masking(t *testing.T, dims string, callers int) (*Server, *together) {
 	l := newLeads(dimsOf(t, dims))
 	o := &together{names: l.names, masks: view.NewMasks()}
 	o.arrived.Add(callers)
-	return New(Config{Self: "s1", Names: l.names, Engine: l, Masks: o.masks, Operators: o, Logger: slog.New(slog.DiscardHandler)}), o
+	return New(Config{Self: "s1", Names: l.names, Engine: l, Masks: o.masks, Operators: o, Copy: copyOf{together: o},
+		Logger: slog.New(slog.DiscardHandler)}), o
 }
 
 // mask masks links, each written as the coordinates and the direction of an end.
@@ -128,7 +149,7 @@ func TestMasksAtOnceDoNotCutTorus(t *testing.T) {
 		mask    func(s *Server, node string) error
 	}{
 		"by responses": {codes.FailedPrecondition, func(s *Server, node string) error {
-			_, _, err := s.MaskFor(t.Context(), 1, fault.NodeID(node), grid.XPlus, "response/"+node, "a test")
+			_, _, err := s.MaskFor(t.Context(), 1, fault.NodeID(node), grid.XPlus, "response/"+node, "a test", false)
 			return err
 		}},
 		"by operators": {codes.InvalidArgument, func(s *Server, node string) error {
@@ -222,5 +243,100 @@ func TestRegionsAreNotClosedByFormerPlaces(t *testing.T) {
 	}
 	if all, _, _ := o.masks.All(); len(all) != len(pocket) {
 		t.Errorf("%d masks: want %d", len(all), len(pocket))
+	}
+}
+
+// call lets one more change of together begin.
+func (o *together) call() { o.arrived.Add(1) }
+
+// claimed returns the claims of steps on the mask of the link from n0-0-0 to n1-0-0, each named by the link's upper end.
+func claimed(owners ...string) func(context.Context) ([]MaskClaim, error) {
+	var out []MaskClaim
+	for _, o := range owners {
+		out = append(out, MaskClaim{Node: "n1-0-0", Dir: grid.XMinus, Owner: o, Reason: "SICK at n1-0-0"})
+	}
+	return func(context.Context) ([]MaskClaim, error) { return out, nil }
+}
+
+// TestMaskStaysWhileAnotherResponseWantsIt: two responses, one for each end of a cable, want one link masked. When the first is undone, its
+// mask passes to the second. The undo of the second removes it.
+func TestMaskStaysWhileAnotherResponseWantsIt(t *testing.T) {
+	s, o := masking(t, "4x4x1", 0)
+	const first, second = "response/r1-1/0", "response/r1-2/0"
+	o.call()
+	if mine, _, err := s.MaskFor(t.Context(), 1, "n0-0-0", grid.XPlus, first, "SICK at n0-0-0", false); err != nil || !mine {
+		t.Fatal(mine, err)
+	}
+	o.call()
+	if mine, by, err := s.MaskFor(t.Context(), 1, "n1-0-0", grid.XMinus, second, "SICK at n1-0-0", false); err != nil || mine || by != first {
+		t.Fatal(mine, by, err)
+	}
+	o.call()
+	elsewhere := MaskClaim{Node: "n0-0-0", Dir: grid.XMinus, Owner: "response/r1-3/0", Reason: "another link"}
+	both := func(ctx context.Context) ([]MaskClaim, error) {
+		all, err := claimed(first, second)(ctx)
+		return append([]MaskClaim{elsewhere}, all...), err
+	}
+	if was, heir, err := s.UnmaskFor(t.Context(), 1, "n0-0-0", grid.XPlus, first, both); err != nil || !was || heir != second {
+		t.Errorf("%t, %q, %v: want the mask to pass to %s", was, heir, err, second)
+	}
+	if all, _, _ := o.masks.All(); len(all) != 1 || all[0].GetBy() != second || all[0].GetReason() != "SICK at n1-0-0" {
+		t.Errorf("%v: want the mask of %s", all, second)
+	}
+	o.call()
+	if was, _, err := s.UnmaskFor(t.Context(), 1, "n0-0-0", grid.XPlus, first, claimed(second)); err != nil || was {
+		t.Errorf("%t, %v: the first has no mask any more", was, err)
+	}
+	o.call()
+	unread := errors.New("unread")
+	if _, _, err := s.UnmaskFor(t.Context(), 1, "n1-0-0", grid.XMinus, second, func(context.Context) ([]MaskClaim, error) {
+		return nil, unread
+	}); !errors.Is(err, unread) || errors.Is(err, ErrSubmitted) {
+		t.Errorf("%v: want the error of the claims, and nothing submitted", err)
+	}
+	o.call()
+	if was, heir, err := s.UnmaskFor(t.Context(), 1, "n1-0-0", grid.XMinus, second, claimed(second)); err != nil || !was || heir != "" {
+		t.Errorf("%t, %q, %v: want the link restored", was, heir, err)
+	}
+	if all, _, _ := o.masks.All(); len(all) != 0 {
+		t.Errorf("still masked: %v", all)
+	}
+}
+
+// TestRepeatedStepDoesNotMaskAgain: the answer to a mask is lost, and a person unmasks the link. The next attempt, which checks first,
+// leaves the link unmasked. A step that never had the mask gets it.
+func TestRepeatedStepDoesNotMaskAgain(t *testing.T) {
+	s, o := masking(t, "4x4x1", 0)
+	mask := func(owner string) (mine bool, by string) {
+		t.Helper()
+		o.call()
+		mine, by, err := s.MaskFor(t.Context(), 1, "n0-0-0", grid.XPlus, owner, "SICK", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mine, by
+	}
+	const step = "response/r1-1/0"
+	for range 2 { // the check finds nothing, and then the mask itself
+		if mine, by := mask(step); !mine || by != step {
+			t.Fatalf("%t, by %q: want the step's own mask", mine, by)
+		}
+	}
+	o.call()
+	link := &lofamov1.LinkName{Node: "n0-0-0", Direction: "X+"}
+	if _, err := s.SetMask(asOperator(t), &lofamov1.SetMaskRequest{Links: []*lofamov1.LinkName{link}}); err != nil {
+		t.Fatal(err)
+	}
+	for range eventPage { // later events, so that the check reads more than one page
+		o.events = append(o.events, &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED})
+	}
+	if mine, by := mask(step); mine || by != "" {
+		t.Errorf("%t, by %q: want no mask, because a person has removed it", mine, by)
+	}
+	if all, _, _ := o.masks.All(); len(all) != 0 {
+		t.Errorf("masked again: %v", all)
+	}
+	if mine, _ := mask("response/r1-2/0"); !mine {
+		t.Error("another response's step does not get the mask")
 	}
 }

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -130,13 +131,19 @@ func open(dir, cluster string, now time.Time) (d *durable, interrupted int, err 
 	return d, interrupted, nil
 }
 
+// lockWait is how long a process waits for the lock. A child that a process has just forked holds the lock until its exec, even if that
+// process has ended.
+const lockWait = time.Second
+
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("state directory %s: another executor process has it: %w", dir, err), f.Close())
+	ctx, cancel := context.WithTimeoutCause(context.Background(), lockWait, errors.New("another executor process has it"))
+	defer cancel()
+	if err := disk.Lock(ctx, f, 10*time.Millisecond); err != nil {
+		return nil, errors.Join(fmt.Errorf("state directory %s: %w", dir, err), f.Close())
 	}
 	return f, nil
 }

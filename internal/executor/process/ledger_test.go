@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
@@ -249,6 +250,30 @@ func FuzzDecodeLedger(f *testing.F) {
 			t.Errorf("%q reads as %+v, and that as %+v, %v", body, l, back, err)
 		}
 	})
+}
+
+// TestLockOutlivesItsProcessForAMoment: a process that ends may leave a forked child with its lock. The next process waits until that child
+// has let the lock go.
+func TestLockOutlivesItsProcessForAMoment(t *testing.T) {
+	dir := t.TempDir()
+	ended, err := lockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(ended.Fd(), unix.F_DUPFD_CLOEXEC, 0) // the child's copy
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ended.Close(); err != nil {
+		t.Fatal(err)
+	}
+	child := os.NewFile(uintptr(fd), "lock")
+	defer time.AfterFunc(lockWait/10, func() { _ = child.Close() }).Stop()
+	next, err := lockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = next.Close()
 }
 
 // TestProcessOpensOwnIntactLedgerOnly: a process starts only with its own intact ledger, and with no other process using it.

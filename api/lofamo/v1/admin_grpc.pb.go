@@ -53,10 +53,11 @@ type SupervisorAdminClient interface {
 	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. Other errors are
 	// those of RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(ctx context.Context, in *ReplaceMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
-	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
-	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,
-	// or if the remaining members that answer would be no majority. UNAVAILABLE at the replica to be removed: ask
-	// another.
+	// RemoveMember removes a member for good; its replica ends. It also accepts the id of a supervisor whose member has
+	// another name. A supervisor without a member is removed from the list. NOT_FOUND for an unknown name.
+	// FAILED_PRECONDITION for the last member, if the remaining members that answer would be no majority, or if the
+	// supervisor seems to have no member but a member belongs to no listed supervisor. UNAVAILABLE at the replica to be
+	// removed: ask another.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store from the called replica's own member: a header, the file in pieces, and its
 	// checksum. The format is etcd's own; `lofamo-supervisor restore` and etcdutl read it. It works without a quorum too,
@@ -201,10 +202,11 @@ type SupervisorAdminServer interface {
 	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. Other errors are
 	// those of RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(*ReplaceMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
-	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
-	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,
-	// or if the remaining members that answer would be no majority. UNAVAILABLE at the replica to be removed: ask
-	// another.
+	// RemoveMember removes a member for good; its replica ends. It also accepts the id of a supervisor whose member has
+	// another name. A supervisor without a member is removed from the list. NOT_FOUND for an unknown name.
+	// FAILED_PRECONDITION for the last member, if the remaining members that answer would be no majority, or if the
+	// supervisor seems to have no member but a member belongs to no listed supervisor. UNAVAILABLE at the replica to be
+	// removed: ask another.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store from the called replica's own member: a header, the file in pieces, and its
 	// checksum. The format is etcd's own; `lofamo-supervisor restore` and etcdutl read it. It works without a quorum too,

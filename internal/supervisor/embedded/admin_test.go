@@ -121,6 +121,20 @@ type fakeEtcd struct {
 	members  []*etcdserverpb.Member
 	alarms   []*etcdserverpb.AlarmMember
 	disarmed int
+	removed  []uint64
+}
+
+// client returns a client of the fake.
+func (f *fakeEtcd) client(t *testing.T) *clientv3.Client {
+	t.Helper()
+	c := clientv3.NewCtxClient(t.Context())
+	c.Cluster, c.Maintenance = f, f
+	return c
+}
+
+func (f *fakeEtcd) MemberRemove(_ context.Context, id uint64) (*clientv3.MemberRemoveResponse, error) {
+	f.removed = append(f.removed, id)
+	return &clientv3.MemberRemoveResponse{}, nil
 }
 
 func (f *fakeEtcd) MemberList(context.Context, ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
@@ -146,12 +160,7 @@ func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
 	for id := range uint64(2) {
 		f.members = append(f.members, &etcdserverpb.Member{ID: id + 1, Name: fmt.Sprintf("s%d", id+1), ClientURLs: []string{"https://x:1"}})
 	}
-	client := func() *clientv3.Client {
-		c := clientv3.NewCtxClient(t.Context())
-		c.Cluster, c.Maintenance = f, f
-		return c
-	}
-	s := NewAdmin(AdminConfig{Client: client(), Dial: func([]string) (*clientv3.Client, error) { return client(), nil }})
+	s := NewAdmin(AdminConfig{Client: f.client(t), Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil }})
 	f.alarms = []*etcdserverpb.AlarmMember{
 		{MemberID: 1, Alarm: etcdserverpb.AlarmType_NOSPACE}, {MemberID: 2, Alarm: etcdserverpb.AlarmType_CORRUPT},
 	}
@@ -162,6 +171,48 @@ func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
 	resp, err := s.DisarmAlarms(t.Context(), &lofamov1.DisarmAlarmsRequest{Name: "s1"})
 	if err != nil || f.disarmed != 1 || strings.Join(resp.GetDisarmed(), ", ") != "NOSPACE of s1" {
 		t.Errorf("of one member: %v, %v, %d alarms disarmed", resp, err, f.disarmed)
+	}
+}
+
+// TestRemovalByReplicaIDRemovesMember: RemoveMember with a replica's id removes the replica's member, or forgets a replica without one. It
+// refuses while a member may be the replica's.
+func TestRemovalByReplicaIDRemovesMember(t *testing.T) {
+	urls := []string{"https://x:1"}
+	s1 := &etcdserverpb.Member{ID: 1, Name: "s1", ClientURLs: urls}
+	s3 := &etcdserverpb.Member{ID: 3, Name: "s3", ClientURLs: urls}
+	m2 := &etcdserverpb.Member{ID: 2, Name: "m2", ClientURLs: urls, PeerURLs: []string{"https://b:1"}}
+	learner := &etcdserverpb.Member{ID: 4, IsLearner: true, PeerURLs: []string{"https://b:1"}}
+	for _, tc := range []struct {
+		what      string
+		members   []*etcdserverpb.Member
+		entry     string // member in s2's own entry
+		remove    string
+		gone      string // removed members
+		forgotten string
+		why       string
+	}{
+		{"its etcd.name differs", []*etcdserverpb.Member{s1, m2, s3}, "2", "s2", "[2]", "s2", ""},
+		{"no member since a restore", []*etcdserverpb.Member{s1, s3}, "2", "s2", "[]", "s2", ""},
+		{"its etcd.name differs, and it has no entry yet", []*etcdserverpb.Member{s1, m2, s3}, "", "s2", "[]", "", "member 2 at https://b:1"},
+		{"an interrupted replacement", []*etcdserverpb.Member{s1, s3, learner}, "2", "s2", "[]", "", "member 4 at https://b:1"},
+		{"the learner that was not started", []*etcdserverpb.Member{s1, s3, learner}, "2", "4", "[4]", "", ""},
+	} {
+		f, forgotten := &fakeEtcd{members: tc.members}, ""
+		s := NewAdmin(AdminConfig{
+			Client: f.client(t), Self: "1", Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil },
+			Supervisors: func() []*lofamov1.Supervisor {
+				return []*lofamov1.Supervisor{{Id: "s1", EtcdMember: "1"}, {Id: "s2", EtcdMember: tc.entry}, {Id: "s3", EtcdMember: "3"}}
+			},
+			Removed: func(_ context.Context, id string) error { forgotten += id; return nil },
+		})
+		_, err := s.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: tc.remove})
+		if got := fmt.Sprint(f.removed); got != tc.gone || forgotten != tc.forgotten {
+			t.Errorf("%s: removed members %s, forgotten %q; want %s, %q", tc.what, got, forgotten, tc.gone, tc.forgotten)
+		}
+		if (err == nil) != (tc.why == "") || err != nil &&
+			(status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tc.why)) {
+			t.Errorf("%s: %v, want %q", tc.what, err, tc.why)
+		}
 	}
 }
 

@@ -154,6 +154,32 @@ func (f *fakeEtcd) Status(context.Context, string) (*clientv3.StatusResponse, er
 	return &clientv3.StatusResponse{Header: &etcdserverpb.ResponseHeader{}, DbSize: 1 << 20, DbSizeQuota: 16 << 20, Leader: 1}, nil
 }
 
+// TestAlarmOfFormerMemberCountsForEveryMember: it stops the whole store, as their own alarms do.
+func TestAlarmOfFormerMemberCountsForEveryMember(t *testing.T) {
+	const full, corrupt = etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT
+	f := &fakeEtcd{members: []*etcdserverpb.Member{{ID: 1, Name: "s1"}, {ID: 2, Name: "s2"}}}
+	s := NewAdmin(AdminConfig{Client: f.client(t)})
+	for _, tc := range []struct {
+		alarms []*etcdserverpb.AlarmMember
+		want   string // of s1 and s2
+	}{
+		{nil, "[] []"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 2, Alarm: full}}, "[] [NOSPACE]"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 9, Alarm: full}}, "[NOSPACE] [NOSPACE]"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 9, Alarm: full}, {MemberID: 2, Alarm: full}}, "[NOSPACE] [NOSPACE]"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 0, Alarm: corrupt}, {MemberID: 2, Alarm: full}}, "[CORRUPT] [NOSPACE CORRUPT]"},
+	} {
+		f.alarms = tc.alarms
+		list, err := s.ListMembers(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(list.GetMembers()[0].GetAlarms(), " ", list.GetMembers()[1].GetAlarms()); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.alarms, got, tc.want)
+		}
+	}
+}
+
 // TestRefusedDisarmLeavesAllAlarms: if one alarm must stay, DisarmAlarms clears none.
 func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
 	f := &fakeEtcd{}

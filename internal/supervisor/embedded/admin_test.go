@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -122,6 +123,16 @@ type fakeEtcd struct {
 	alarms   []*etcdserverpb.AlarmMember
 	disarmed int
 	removed  []uint64
+	added    []string // peer addresses
+}
+
+func (f *fakeEtcd) MemberAddAsLearner(_ context.Context, peerURLs []string) (*clientv3.MemberAddResponse, error) {
+	f.added = append(f.added, peerURLs...)
+	return &clientv3.MemberAddResponse{Member: &etcdserverpb.Member{ID: 9, PeerURLs: peerURLs, IsLearner: true}}, nil
+}
+
+func (f *fakeEtcd) MemberPromote(context.Context, uint64) (*clientv3.MemberPromoteResponse, error) {
+	return &clientv3.MemberPromoteResponse{}, nil
 }
 
 // client returns a client of the fake.
@@ -197,6 +208,68 @@ func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
 	resp, err := s.DisarmAlarms(t.Context(), &lofamov1.DisarmAlarmsRequest{Name: "s1"})
 	if err != nil || f.disarmed != 1 || strings.Join(resp.GetDisarmed(), ", ") != "NOSPACE of s1" {
 		t.Errorf("of one member: %v, %v, %d alarms disarmed", resp, err, f.disarmed)
+	}
+}
+
+// progressStream takes the steps of a change of members.
+type progressStream struct {
+	grpc.ServerStream
+
+	ctx   context.Context //nolint:containedctx // of the stream
+	steps []lofamov1.MemberStep
+}
+
+func (s *progressStream) Context() context.Context { return s.ctx }
+
+func (s *progressStream) Send(p *lofamov1.MemberProgress) error {
+	s.steps = append(s.steps, p.GetStep())
+	return nil
+}
+
+// TestNewMemberIsRefusedWhileLearnerWaits: etcd allows one learner. A replacement that could not add the successor removes no member.
+func TestNewMemberIsRefusedWhileLearnerWaits(t *testing.T) {
+	urls := []string{"https://x:1"}
+	member := func(id uint64, name string) *etcdserverpb.Member {
+		return &etcdserverpb.Member{ID: id, Name: name, ClientURLs: urls, PeerURLs: []string{fmt.Sprintf("https://p%d:1", id)}}
+	}
+	three := []*etcdserverpb.Member{member(1, "s1"), member(2, "s2"), member(3, "s3")}
+	unnamed := &etcdserverpb.Member{ID: 0xbeef, IsLearner: true, PeerURLs: []string{"https://p4:1"}}
+	named := member(5, "s5")
+	named.IsLearner = true
+	replace := func(name string) func(s *Admin, to *progressStream) error {
+		return func(s *Admin, to *progressStream) error {
+			return s.ReplaceMember(&lofamov1.ReplaceMemberRequest{Name: name}, to)
+		}
+	}
+	add := func(s *Admin, to *progressStream) error {
+		return s.AddMember(&lofamov1.AddMemberRequest{Name: "s6", PeerUrl: "https://p6:1"}, to)
+	}
+	for _, tc := range []struct {
+		what    string
+		members []*etcdserverpb.Member
+		change  func(s *Admin, to *progressStream) error
+		steps   string
+		why     string
+	}{
+		{"replace", three, replace("s3"), "[REMOVED ADDED PROMOTED]", ""},
+		{"replace the learner", append(three[:2:2], named), replace("s5"), "[REMOVED ADDED PROMOTED]", ""},
+		{"replace while a learner waits", append(three[:3:3], unnamed), replace("s3"), "[]", "learner beef at https://p4:1 waits"},
+		{"add", three, add, "[ADDED PROMOTED]", ""},
+		{"add while a learner waits", append(three[:3:3], named), add, "[]", "`lofamoctl supervisor remove 5`"},
+	} {
+		f, to := &fakeEtcd{members: tc.members}, &progressStream{ctx: t.Context()}
+		s := NewAdmin(AdminConfig{
+			Client: f.client(t), Self: "1", Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil },
+			Supervisors: func() []*lofamov1.Supervisor { return nil },
+		})
+		err := tc.change(s, to)
+		if (err == nil) != (tc.why == "") || err != nil &&
+			(status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tc.why)) {
+			t.Errorf("%s: %v, want %q", tc.what, err, tc.why)
+		}
+		if got := fmt.Sprint(to.steps); got != tc.steps || err != nil && len(f.removed)+len(f.added) > 0 {
+			t.Errorf("%s: %s, removed %d, added %s; want %s", tc.what, got, f.removed, f.added, tc.steps)
+		}
 	}
 }
 

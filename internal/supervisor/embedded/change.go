@@ -276,6 +276,9 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return status.Errorf(codes.FailedPrecondition, "replace member %s: it has no name in etcd, and may never have started: "+
 			"continue with `lofamoctl supervisor add`, or remove it", old.GetId())
 	}
+	if err := checkLearner(without(members, old)); err != nil {
+		return err
+	}
 	if err := s.remove(ctx, members, old); err != nil {
 		return err
 	}
@@ -287,6 +290,17 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		st, _ := status.FromError(err)
 		return status.Errorf(st.Code(), "%s; %s is already removed: continue with AddMember %s %s", st.Message(), old.GetName(), old.GetName(),
 			old.GetPeerUrl())
+	}
+	return nil
+}
+
+// checkLearner returns the reason not to add a member, or nil. etcd allows one learner at a time.
+func checkLearner(members []*lofamov1.Member) error {
+	for _, m := range members {
+		if m.GetLearner() {
+			return status.Errorf(codes.FailedPrecondition, "learner %s at %s waits for its vote, and etcd allows one learner: finish it first with "+
+				"`lofamoctl supervisor add`, or give it up with `lofamoctl supervisor remove %s`", m.GetId(), m.GetPeerUrl(), m.GetId())
+		}
 	}
 	return nil
 }
@@ -332,6 +346,9 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 				"or ReplaceMember",
 				m.GetName(), m.GetPeerUrl(), m.GetLearner())
 		}
+	}
+	if err := checkLearner(members); err != nil {
+		return err
 	}
 	return s.take(stream, members, req.GetName(), req.GetPeerUrl(), wait)
 }

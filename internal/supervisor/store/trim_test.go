@@ -7,6 +7,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -84,6 +85,23 @@ func TestMemberThatLagsMakesNoEventOld(t *testing.T) {
 		w.lookAtAge(t.Context(), time.Unix(tc.since, 0).Add(time.Hour))
 		if w.aged != tc.aged {
 			t.Errorf("%s: events before %d are too old: want those before %d", tc.what, w.aged, tc.aged)
+		}
+	}
+}
+
+// TestOnlyEmbeddedEtcdIsSoleCopy: reads of an external etcd may go to any of its members, even behind one address.
+func TestOnlyEmbeddedEtcdIsSoleCopy(t *testing.T) {
+	external, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://127.0.0.1:1"}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = external.Close() }()
+	for what, tc := range map[string]struct {
+		client *clientv3.Client
+		sole   bool
+	}{"external": {external, false}, "within the process": {clientv3.NewCtxClient(t.Context()), true}} {
+		if got := NewEtcd(tc.client, Options{}).SoleCopy(); got != tc.sole {
+			t.Errorf("%s: %t, want %t", what, got, tc.sole)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -229,6 +230,24 @@ func TestThreeFiveThree(t *testing.T) {
 	}
 	wantCode(t, "itself", remove(c.Configs[leader].ID), codes.Unavailable, "call another replica")
 	wantCode(t, "nobody", remove("s9"), codes.NotFound, `"s9": not among`)
+}
+
+// TestForgottenReplicaWithMemberReturnsToList: another replica, perhaps of an older version, removes a running replica from the list and
+// leaves its member.
+func TestForgottenReplicaWithMemberReturnsToList(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{})
+	start(t, c.Configs[0])
+	st := store.NewEtcd(etcdClient(t, c.Configs[0]), store.Options{})
+	listed := func() bool {
+		list, err := st.Supervisors(t.Context())
+		return err == nil && len(list) == 1 && list[0].GetEtcdMember() != "" && !list[0].GetRemoved()
+	}
+	supervisortest.Eventually(t, "the replica to be listed", listed)
+	if err := st.RemoveSupervisor(t.Context(), c.Configs[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	supervisortest.Eventually(t, "the replica to be listed again", listed)
 }
 
 // TestLearnerThatNeverStarts: an unfinished change of members does no harm, and can be undone.

@@ -1,14 +1,17 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/durable"
@@ -87,6 +90,31 @@ func complaints(quorum bool, own []etcdserverpb.AlarmType, sync, committing time
 		out = append(out, alarmQuorum)
 	}
 	return out
+}
+
+// fullTime is how long the alarm of a full external etcd lasts after its last refusal. It exceeds the pause between two attempts to
+// commit.
+const fullTime = 10 * time.Second
+
+// spaceRefusals notes when an external etcd last refused a commit because its store is full. A read of etcd's own alarms would cost it a
+// commit each time.
+type spaceRefusals struct {
+	last atomic.Pointer[time.Time] // nil: never
+}
+
+// note notes an error of a commit.
+func (r *spaceRefusals) note(err error, now time.Time) {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		r.last.Store(&now)
+	}
+}
+
+// alarms returns NOSPACE while commits are refused.
+func (r *spaceRefusals) alarms(now time.Time) []etcdserverpb.AlarmType {
+	if last := r.last.Load(); last != nil && now.Sub(*last) < fullTime {
+		return []etcdserverpb.AlarmType{etcdserverpb.AlarmType_NOSPACE}
+	}
+	return nil
 }
 
 // regionsCut returns the alarm of a parent's leader about regions out of contact, or nothing if there are none.

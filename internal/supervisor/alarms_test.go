@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -62,6 +63,29 @@ func TestLowDiskIsLoggedOnce(t *testing.T) {
 		}
 		if got := out.String(); !strings.Contains(got, tc.logged) || !strings.Contains(got, tc.message) || (got == "") != (tc.logged == "") {
 			t.Errorf("bound %d: the log has %q: want %q", tc.bound, got, tc.message)
+		}
+	}
+}
+
+// TestFullExternalEtcdRaisesAlarm: while an external etcd refuses commits for want of space, the leader has the alarm `store full`.
+func TestFullExternalEtcdRaisesAlarm(t *testing.T) {
+	var r spaceRefusals
+	began := time.Now()
+	for _, tc := range []struct {
+		at   time.Duration
+		err  error // of a commit; nil: none was tried
+		want string
+	}{
+		{0, rpctypes.ErrTimeout, "[]"},
+		{1, fmt.Errorf("commit: %w", rpctypes.ErrNoSpace), "[store full]"},
+		{fullTime, nil, "[store full]"},
+		{fullTime + 1, nil, "[]"},
+		{2 * fullTime, rpctypes.ErrNoSpace, "[store full]"},
+	} {
+		now := began.Add(tc.at)
+		r.note(tc.err, now)
+		if got := fmt.Sprint(complaints(true, r.alarms(now), 0, 0)); got != tc.want {
+			t.Errorf("after %s, %v: %s, want %s", tc.at, tc.err, got, tc.want)
 		}
 	}
 }

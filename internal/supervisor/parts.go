@@ -67,6 +67,7 @@ type storePart struct {
 	member   *embedded.Member // nil with an external etcd
 	client   *clientv3.Client
 	observer *store.Observer
+	refusals spaceRefusals // of an external etcd
 	// incidents is nil in a parent of regions.
 	incidents *store.IncidentFeed
 }

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -85,8 +87,31 @@ func (s *Supervisor) followReplicas(ctx context.Context) {
 			if err := s.engine.peers.Set(s.engine.replicas.addresses(s.cfg.ID)); err != nil {
 				s.logger.Warn("a replica cannot be connected to", "err", err)
 			}
+			if slices.ContainsFunc(said, func(sup *lofamov1.Supervisor) bool { return sup.GetId() == s.cfg.ID && sup.GetRemoved() }) {
+				s.returnToList(ctx)
+			}
 		})
 		s.logger.Debug("following the replicas ended", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(publishRetry):
+		}
+	}
+}
+
+// returnToList publishes this replica's entry again if the replica was removed from the list but its member still stands. An operator may
+// remove a replica's id that is not the name of its member. Without an entry, a leader gets no reports from the other replicas.
+func (s *Supervisor) returnToList(ctx context.Context) {
+	for s.store.member != nil && ctx.Err() == nil {
+		asked, cancel := context.WithTimeout(ctx, 2*time.Second)
+		resp, err := s.store.client.MemberList(asked) // confirmed by a quorum: no removed member gets an answer with itself in it
+		cancel()
+		if err == nil {
+			if slices.ContainsFunc(resp.Members, func(m *etcdserverpb.Member) bool { return strconv.FormatUint(m.ID, 16) == s.store.member.ID() }) {
+				s.publish(ctx)
+			}
+			return
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(publishRetry):

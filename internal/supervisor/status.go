@@ -77,7 +77,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		_, err := s.store.Revision(pctx)
 		cancel()
 		s.engine.ready.answers(err == nil)
-		var own []etcdserverpb.AlarmType
+		own := s.store.refusals.alarms(time.Now())
 		if s.store.member != nil {
 			if own = s.store.member.Alarms(); n%syncProbes == 0 {
 				sync = syncs.mean(prometheus.DefaultGatherer)

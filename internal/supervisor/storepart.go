@@ -81,6 +81,9 @@ func (s *Supervisor) storeOptions(maxOps int) store.Options {
 // commitRetry logs commits that the store does not accept: at first all, then ever fewer.
 func (s *Supervisor) commitRetry(attempt int, err error) {
 	s.metrics.CommitRetries.Inc()
+	if s.store.member == nil {
+		s.store.refusals.note(err, time.Now())
+	}
 	if attempt&(attempt-1) == 0 {
 		s.logger.Warn("the store does not accept a commit: retrying", "attempt", attempt, "err", err)
 	}

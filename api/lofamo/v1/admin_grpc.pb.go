@@ -45,18 +45,21 @@ type SupervisorAdminClient interface {
 	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error)
 	// AddMember adds a new member: first as a learner without a vote, then as a voter once it has caught up. The stream
 	// reports progress; its end without an error means that the member votes. ALREADY_EXISTS if a member of that name
-	// already votes. FAILED_PRECONDITION if too few members would answer. DEADLINE_EXCEEDED if the member has not caught
-	// up in time: it stays a learner. The same call continues with it if it has a committed name or its peer address
-	// answers; otherwise a new member replaces it (REMOVED, then ADDED) and needs an empty data directory.
+	// already votes. FAILED_PRECONDITION if too few members would answer, or if another learner waits for its vote: etcd
+	// allows one. DEADLINE_EXCEEDED if the member has not caught up in time: it stays a learner. The same call continues
+	// with it if it has a committed name or its peer address answers; otherwise a new member replaces it (REMOVED, then
+	// ADDED) and needs an empty data directory.
 	AddMember(ctx context.Context, in *AddMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
 	// ReplaceMember removes a member that lost its data, and adds its successor with the same name and addresses.
-	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. Other errors are
-	// those of RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
+	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. If another learner
+	// waits for its vote, ReplaceMember fails with FAILED_PRECONDITION and removes nothing. Other errors are those of
+	// RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(ctx context.Context, in *ReplaceMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
-	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
-	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,
-	// or if the remaining members that answer would be no majority. UNAVAILABLE at the replica to be removed: ask
-	// another.
+	// RemoveMember removes a member for good; its replica ends. It also accepts the id of a supervisor whose member has
+	// another name. A supervisor without a member is removed from the list. NOT_FOUND for an unknown name.
+	// FAILED_PRECONDITION for the last member, if the remaining members that answer would be no majority, or if the
+	// supervisor seems to have no member but a member belongs to no listed supervisor. UNAVAILABLE at the replica to be
+	// removed: ask another.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store from the called replica's own member: a header, the file in pieces, and its
 	// checksum. The format is etcd's own; `lofamo-supervisor restore` and etcdutl read it. It works without a quorum too,
@@ -193,18 +196,21 @@ type SupervisorAdminServer interface {
 	ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error)
 	// AddMember adds a new member: first as a learner without a vote, then as a voter once it has caught up. The stream
 	// reports progress; its end without an error means that the member votes. ALREADY_EXISTS if a member of that name
-	// already votes. FAILED_PRECONDITION if too few members would answer. DEADLINE_EXCEEDED if the member has not caught
-	// up in time: it stays a learner. The same call continues with it if it has a committed name or its peer address
-	// answers; otherwise a new member replaces it (REMOVED, then ADDED) and needs an empty data directory.
+	// already votes. FAILED_PRECONDITION if too few members would answer, or if another learner waits for its vote: etcd
+	// allows one. DEADLINE_EXCEEDED if the member has not caught up in time: it stays a learner. The same call continues
+	// with it if it has a committed name or its peer address answers; otherwise a new member replaces it (REMOVED, then
+	// ADDED) and needs an empty data directory.
 	AddMember(*AddMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
 	// ReplaceMember removes a member that lost its data, and adds its successor with the same name and addresses.
-	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. Other errors are
-	// those of RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
+	// FAILED_PRECONDITION for a member without a committed name: continue with AddMember, or remove it. If another learner
+	// waits for its vote, ReplaceMember fails with FAILED_PRECONDITION and removes nothing. Other errors are those of
+	// RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(*ReplaceMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
-	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
-	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,
-	// or if the remaining members that answer would be no majority. UNAVAILABLE at the replica to be removed: ask
-	// another.
+	// RemoveMember removes a member for good; its replica ends. It also accepts the id of a supervisor whose member has
+	// another name. A supervisor without a member is removed from the list. NOT_FOUND for an unknown name.
+	// FAILED_PRECONDITION for the last member, if the remaining members that answer would be no majority, or if the
+	// supervisor seems to have no member but a member belongs to no listed supervisor. UNAVAILABLE at the replica to be
+	// removed: ask another.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store from the called replica's own member: a header, the file in pieces, and its
 	// checksum. The format is etcd's own; `lofamo-supervisor restore` and etcdutl read it. It works without a quorum too,

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -124,20 +123,23 @@ func kindOf(ev *lofamov1.Event) lofamov1.EventKind {
 	return lofamov1.EventKind_COMPONENT_CHANGED
 }
 
-// catchUp makes the copy as new as the cluster, so that all acknowledged events are in it. Without a quorum it uses
-// the copy unchanged and marks the returned information stale.
-func (s *Server) catchUp(ctx context.Context) *lofamov1.ClusterInfo {
+// catchUp makes the copy as new as the cluster, so that all acknowledged events are in it, and returns the cluster's revision. An external
+// etcd has several copies: reads must check that theirs has this revision. Without a quorum catchUp uses the copy unchanged, marks the
+// returned information stale, and returns 0.
+func (s *Server) catchUp(ctx context.Context) (*lofamov1.ClusterInfo, uint64) {
 	asked, cancel := context.WithTimeout(ctx, proxyTime)
 	defer cancel()
 	info := proto.CloneOf(s.cfg.Info)
-	if _, err := s.cfg.Copy.Revision(asked); err != nil {
+	revision, err := s.cfg.Copy.Revision(asked)
+	if err != nil {
+		revision = 0
 		markStale(info, s.quorumAge())
 	}
 	info.Dims, info.Leader = s.cfg.Names.Dims().String(), s.cfg.Directory.Leader()
 	if s.cfg.Regions != nil {
 		info.Regions = s.cfg.Regions(ctx)
 	}
-	return info
+	return info, revision
 }
 
 // ListEvents implements the service. History does not change, so every replica answers from its own copy.
@@ -159,8 +161,8 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 	if limit == 0 {
 		limit = defaultEvents
 	}
-	cluster := s.catchUp(ctx)
-	b, end, err := s.beginScan(ctx)
+	cluster, revision := s.catchUp(ctx)
+	b, end, err := s.beginScan(ctx, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -180,27 +182,27 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 	if err != nil {
 		return nil, err
 	}
-	if resp.OldestRevision, _, err = s.oldestEvent(ctx, b); b.Oldest == 1 {
+	if resp.OldestRevision, err = s.oldestEvent(ctx, b); b.Oldest == 1 {
 		resp.OldestRevision = min(resp.OldestRevision, 1) // all events ever
 	}
 	return resp, err
 }
 
-// oldestEvent returns the revision and time of the oldest kept event; 0: none.
-func (s *Server) oldestEvent(ctx context.Context, b store.Bounds) (uint64, *timestamppb.Timestamp, error) {
-	_, events, err := s.cfg.Copy.EventsFrom(ctx, b.Oldest, 1)
+// oldestEvent returns the revision of the oldest kept event; 0: none.
+func (s *Server) oldestEvent(ctx context.Context, b store.Bounds) (uint64, error) {
+	_, events, err := keptFrom(ctx, s.cfg.Copy, b.Oldest, b.Next, 1)
 	if err != nil {
-		return 0, nil, status.Error(codes.Unavailable, err.Error())
+		return 0, status.Error(codes.Unavailable, err.Error())
 	}
 	if len(events) == 0 {
-		return 0, nil, nil
+		return 0, nil
 	}
-	return events[0].GetRevision(), events[0].GetTime(), nil
+	return events[0].GetRevision(), nil
 }
 
 // readEvents reads a page of the kept events with numbers from begin up to, but not including, end.
 func (s *Server) readEvents(ctx context.Context, begin, end uint64) (first uint64, events []*lofamov1.Event, err error) {
-	first, events, err = s.cfg.Copy.EventsFrom(ctx, begin, int(min(eventPage, end-begin)))
+	first, events, err = keptFrom(ctx, s.cfg.Copy, begin, end, int(min(eventPage, end-begin)))
 	if err != nil {
 		return 0, nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -252,6 +254,7 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 	}
 	err = s.scan(ctx, b, number, strict, func() { out = nil }, func(number uint64, ev *lofamov1.Event) bool {
 		switch {
+		case after > 0 && ev.GetRevision() <= after: // the copy that located the first event lags
 		case keep != nil && !keep(ev):
 		case len(out) == limit:
 			next = number

@@ -126,12 +126,12 @@ func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 	case limit > maxEvents:
 		return nil, invalid("limit", "given %d: want at most %d", limit, maxEvents)
 	}
-	cluster := s.catchUp(ctx)
+	cluster, revision := s.catchUp(ctx)
 	of, err := s.pastOf(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	b, end, err := s.beginScan(ctx)
+	b, end, err := s.beginScan(ctx, revision)
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,8 @@ func (s *Server) listHere(ctx context.Context, req *lofamov1.ListIncidentsReques
 	if err := s.incidentsHere(); err != nil {
 		return nil, err
 	}
-	resp := &lofamov1.ListIncidentsResponse{Stale: s.catchUp(ctx).GetStale()}
+	cluster, _ := s.catchUp(ctx)
+	resp := &lofamov1.ListIncidentsResponse{Stale: cluster.GetStale()}
 	set, err := s.cfg.IncidentFeed.Read(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())

@@ -77,12 +77,13 @@ func (s *scans) leave(by string) {
 	}
 }
 
-// beginScan waits for the turn of the caller's subject, and returns the bounds of the kept events. Call end when the read is over.
-func (s *Server) beginScan(ctx context.Context) (b store.Bounds, end func(), err error) {
+// beginScan waits for the turn of the caller's subject, and returns the bounds of the kept events as of a revision or later. Call end when
+// the read is over.
+func (s *Server) beginScan(ctx context.Context, revision uint64) (b store.Bounds, end func(), err error) {
 	if end, err = s.scans.begin(ctx); err != nil {
 		return b, nil, err
 	}
-	if b, err = s.cfg.Copy.Bounds(ctx); err != nil {
+	if b, err = boundsFrom(ctx, s.cfg.Copy, revision); err != nil {
 		end()
 		return b, nil, status.Error(codes.Unavailable, err.Error())
 	}

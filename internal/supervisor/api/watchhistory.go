@@ -29,7 +29,7 @@ func locate(ctx context.Context, src eventHistory, after uint64) (number uint64,
 	lo, hi := b.Oldest, b.Next // the answer is in [lo, hi]
 	for lo < hi {
 		mid := lo + (hi-lo)/2
-		first, events, err := src.EventsFrom(ctx, mid, 1)
+		first, events, err := keptFrom(ctx, src, mid, b.Next, 1)
 		switch {
 		case err != nil:
 			return 0, b, err
@@ -77,10 +77,13 @@ func (s *subscription) fromHistory(ctx context.Context) ([]*watchFrame, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.number += uint64(len(events))
+	for len(events) > 0 && events[0].GetRevision() <= place {
+		events = events[1:] // handed over before: the member that located the place lags
+	}
 	if len(events) == 0 && s.number < b.Next {
 		return nil, nil // trimmed meanwhile, or read from a member that lags: the next call decides
 	}
-	s.number += uint64(len(events))
 	s.buf = s.buf[:0]
 	for len(events) > 0 {
 		n := 1

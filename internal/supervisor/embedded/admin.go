@@ -105,11 +105,13 @@ func (s *Admin) members(ctx context.Context) (members []*lofamov1.Member, stale 
 		cancel()
 	}
 	wg.Wait()
-	for _, m := range members {
-		for _, a := range alarms {
-			if hexID(a.MemberID) == m.GetId() {
-				m.Alarms = append(m.Alarms, a.Alarm.String())
-			}
+	ids := make([]uint64, len(resp.Members))
+	for i, m := range resp.Members {
+		ids[i] = m.ID
+	}
+	for i, m := range members {
+		for _, a := range alarmsOf(ids[i], ids, alarms) {
+			m.Alarms = append(m.Alarms, a.String())
 		}
 	}
 	slices.SortFunc(members, func(a, b *lofamov1.Member) int {

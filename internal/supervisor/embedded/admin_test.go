@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -121,6 +122,30 @@ type fakeEtcd struct {
 	members  []*etcdserverpb.Member
 	alarms   []*etcdserverpb.AlarmMember
 	disarmed int
+	removed  []uint64
+	added    []string // peer addresses
+}
+
+func (f *fakeEtcd) MemberAddAsLearner(_ context.Context, peerURLs []string) (*clientv3.MemberAddResponse, error) {
+	f.added = append(f.added, peerURLs...)
+	return &clientv3.MemberAddResponse{Member: &etcdserverpb.Member{ID: 9, PeerURLs: peerURLs, IsLearner: true}}, nil
+}
+
+func (f *fakeEtcd) MemberPromote(context.Context, uint64) (*clientv3.MemberPromoteResponse, error) {
+	return &clientv3.MemberPromoteResponse{}, nil
+}
+
+// client returns a client of the fake.
+func (f *fakeEtcd) client(t *testing.T) *clientv3.Client {
+	t.Helper()
+	c := clientv3.NewCtxClient(t.Context())
+	c.Cluster, c.Maintenance = f, f
+	return c
+}
+
+func (f *fakeEtcd) MemberRemove(_ context.Context, id uint64) (*clientv3.MemberRemoveResponse, error) {
+	f.removed = append(f.removed, id)
+	return &clientv3.MemberRemoveResponse{}, nil
 }
 
 func (f *fakeEtcd) MemberList(context.Context, ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
@@ -140,18 +165,39 @@ func (f *fakeEtcd) Status(context.Context, string) (*clientv3.StatusResponse, er
 	return &clientv3.StatusResponse{Header: &etcdserverpb.ResponseHeader{}, DbSize: 1 << 20, DbSizeQuota: 16 << 20, Leader: 1}, nil
 }
 
+// TestAlarmOfFormerMemberCountsForEveryMember: it stops the whole store, as their own alarms do.
+func TestAlarmOfFormerMemberCountsForEveryMember(t *testing.T) {
+	const full, corrupt = etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT
+	f := &fakeEtcd{members: []*etcdserverpb.Member{{ID: 1, Name: "s1"}, {ID: 2, Name: "s2"}}}
+	s := NewAdmin(AdminConfig{Client: f.client(t)})
+	for _, tc := range []struct {
+		alarms []*etcdserverpb.AlarmMember
+		want   string // of s1 and s2
+	}{
+		{nil, "[] []"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 2, Alarm: full}}, "[] [NOSPACE]"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 9, Alarm: full}}, "[NOSPACE] [NOSPACE]"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 9, Alarm: full}, {MemberID: 2, Alarm: full}}, "[NOSPACE] [NOSPACE]"},
+		{[]*etcdserverpb.AlarmMember{{MemberID: 0, Alarm: corrupt}, {MemberID: 2, Alarm: full}}, "[CORRUPT] [NOSPACE CORRUPT]"},
+	} {
+		f.alarms = tc.alarms
+		list, err := s.ListMembers(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(list.GetMembers()[0].GetAlarms(), " ", list.GetMembers()[1].GetAlarms()); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.alarms, got, tc.want)
+		}
+	}
+}
+
 // TestRefusedDisarmLeavesAllAlarms: if one alarm must stay, DisarmAlarms clears none.
 func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
 	f := &fakeEtcd{}
 	for id := range uint64(2) {
 		f.members = append(f.members, &etcdserverpb.Member{ID: id + 1, Name: fmt.Sprintf("s%d", id+1), ClientURLs: []string{"https://x:1"}})
 	}
-	client := func() *clientv3.Client {
-		c := clientv3.NewCtxClient(t.Context())
-		c.Cluster, c.Maintenance = f, f
-		return c
-	}
-	s := NewAdmin(AdminConfig{Client: client(), Dial: func([]string) (*clientv3.Client, error) { return client(), nil }})
+	s := NewAdmin(AdminConfig{Client: f.client(t), Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil }})
 	f.alarms = []*etcdserverpb.AlarmMember{
 		{MemberID: 1, Alarm: etcdserverpb.AlarmType_NOSPACE}, {MemberID: 2, Alarm: etcdserverpb.AlarmType_CORRUPT},
 	}
@@ -162,6 +208,110 @@ func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
 	resp, err := s.DisarmAlarms(t.Context(), &lofamov1.DisarmAlarmsRequest{Name: "s1"})
 	if err != nil || f.disarmed != 1 || strings.Join(resp.GetDisarmed(), ", ") != "NOSPACE of s1" {
 		t.Errorf("of one member: %v, %v, %d alarms disarmed", resp, err, f.disarmed)
+	}
+}
+
+// progressStream takes the steps of a change of members.
+type progressStream struct {
+	grpc.ServerStream
+
+	ctx   context.Context //nolint:containedctx // of the stream
+	steps []lofamov1.MemberStep
+}
+
+func (s *progressStream) Context() context.Context { return s.ctx }
+
+func (s *progressStream) Send(p *lofamov1.MemberProgress) error {
+	s.steps = append(s.steps, p.GetStep())
+	return nil
+}
+
+// TestNewMemberIsRefusedWhileLearnerWaits: etcd allows one learner. A replacement that could not add the successor removes no member.
+func TestNewMemberIsRefusedWhileLearnerWaits(t *testing.T) {
+	urls := []string{"https://x:1"}
+	member := func(id uint64, name string) *etcdserverpb.Member {
+		return &etcdserverpb.Member{ID: id, Name: name, ClientURLs: urls, PeerURLs: []string{fmt.Sprintf("https://p%d:1", id)}}
+	}
+	three := []*etcdserverpb.Member{member(1, "s1"), member(2, "s2"), member(3, "s3")}
+	unnamed := &etcdserverpb.Member{ID: 0xbeef, IsLearner: true, PeerURLs: []string{"https://p4:1"}}
+	named := member(5, "s5")
+	named.IsLearner = true
+	replace := func(name string) func(s *Admin, to *progressStream) error {
+		return func(s *Admin, to *progressStream) error {
+			return s.ReplaceMember(&lofamov1.ReplaceMemberRequest{Name: name}, to)
+		}
+	}
+	add := func(s *Admin, to *progressStream) error {
+		return s.AddMember(&lofamov1.AddMemberRequest{Name: "s6", PeerUrl: "https://p6:1"}, to)
+	}
+	for _, tc := range []struct {
+		what    string
+		members []*etcdserverpb.Member
+		change  func(s *Admin, to *progressStream) error
+		steps   string
+		why     string
+	}{
+		{"replace", three, replace("s3"), "[REMOVED ADDED PROMOTED]", ""},
+		{"replace the learner", append(three[:2:2], named), replace("s5"), "[REMOVED ADDED PROMOTED]", ""},
+		{"replace while a learner waits", append(three[:3:3], unnamed), replace("s3"), "[]", "learner beef at https://p4:1 waits"},
+		{"add", three, add, "[ADDED PROMOTED]", ""},
+		{"add while a learner waits", append(three[:3:3], named), add, "[]", "`lofamoctl supervisor remove 5`"},
+	} {
+		f, to := &fakeEtcd{members: tc.members}, &progressStream{ctx: t.Context()}
+		s := NewAdmin(AdminConfig{
+			Client: f.client(t), Self: "1", Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil },
+			Supervisors: func() []*lofamov1.Supervisor { return nil },
+		})
+		err := tc.change(s, to)
+		if (err == nil) != (tc.why == "") || err != nil &&
+			(status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tc.why)) {
+			t.Errorf("%s: %v, want %q", tc.what, err, tc.why)
+		}
+		if got := fmt.Sprint(to.steps); got != tc.steps || err != nil && len(f.removed)+len(f.added) > 0 {
+			t.Errorf("%s: %s, removed %d, added %s; want %s", tc.what, got, f.removed, f.added, tc.steps)
+		}
+	}
+}
+
+// TestRemovalByReplicaIDRemovesMember: RemoveMember with a replica's id removes the replica's member, or forgets a replica without one. It
+// refuses while a member may be the replica's.
+func TestRemovalByReplicaIDRemovesMember(t *testing.T) {
+	urls := []string{"https://x:1"}
+	s1 := &etcdserverpb.Member{ID: 1, Name: "s1", ClientURLs: urls}
+	s3 := &etcdserverpb.Member{ID: 3, Name: "s3", ClientURLs: urls}
+	m2 := &etcdserverpb.Member{ID: 2, Name: "m2", ClientURLs: urls, PeerURLs: []string{"https://b:1"}}
+	learner := &etcdserverpb.Member{ID: 4, IsLearner: true, PeerURLs: []string{"https://b:1"}}
+	for _, tc := range []struct {
+		what      string
+		members   []*etcdserverpb.Member
+		entry     string // member in s2's own entry
+		remove    string
+		gone      string // removed members
+		forgotten string
+		why       string
+	}{
+		{"its etcd.name differs", []*etcdserverpb.Member{s1, m2, s3}, "2", "s2", "[2]", "s2", ""},
+		{"no member since a restore", []*etcdserverpb.Member{s1, s3}, "2", "s2", "[]", "s2", ""},
+		{"its etcd.name differs, and it has no entry yet", []*etcdserverpb.Member{s1, m2, s3}, "", "s2", "[]", "", "member 2 at https://b:1"},
+		{"an interrupted replacement", []*etcdserverpb.Member{s1, s3, learner}, "2", "s2", "[]", "", "member 4 at https://b:1"},
+		{"the learner that was not started", []*etcdserverpb.Member{s1, s3, learner}, "2", "4", "[4]", "", ""},
+	} {
+		f, forgotten := &fakeEtcd{members: tc.members}, ""
+		s := NewAdmin(AdminConfig{
+			Client: f.client(t), Self: "1", Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil },
+			Supervisors: func() []*lofamov1.Supervisor {
+				return []*lofamov1.Supervisor{{Id: "s1", EtcdMember: "1"}, {Id: "s2", EtcdMember: tc.entry}, {Id: "s3", EtcdMember: "3"}}
+			},
+			Removed: func(_ context.Context, id string) error { forgotten += id; return nil },
+		})
+		_, err := s.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: tc.remove})
+		if got := fmt.Sprint(f.removed); got != tc.gone || forgotten != tc.forgotten {
+			t.Errorf("%s: removed members %s, forgotten %q; want %s, %q", tc.what, got, forgotten, tc.gone, tc.forgotten)
+		}
+		if (err == nil) != (tc.why == "") || err != nil &&
+			(status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tc.why)) {
+			t.Errorf("%s: %v, want %q", tc.what, err, tc.why)
+		}
 	}
 }
 

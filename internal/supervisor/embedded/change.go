@@ -99,6 +99,9 @@ func (s *Admin) removable(ctx context.Context, name string) ([]*lofamov1.Member,
 		return nil, nil, err
 	}
 	target, err := find(members, name)
+	if m := s.memberOfSupervisor(members, name); status.Code(err) == codes.NotFound && m != nil {
+		target, err = m, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -197,9 +200,11 @@ func (s *Admin) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberRequ
 	if err := s.remove(ctx, members, target); err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Removed(ctx, s.supervisorOf(target)); err != nil {
-		return nil, status.Errorf(codes.Unavailable, "%s is out of etcd, but the other replicas could not be notified: "+
-			"%v", target.GetName(), err)
+	if id := s.supervisorOf(target); id != "" {
+		if err := s.cfg.Removed(ctx, id); err != nil {
+			return nil, status.Errorf(codes.Unavailable, "%s is out of etcd, but the other replicas could not be notified: "+
+				"%v", target.GetName(), err)
+		}
 	}
 	resp := &lofamov1.RemoveMemberResponse{}
 	for _, m := range members {
@@ -214,17 +219,39 @@ func (s *Admin) isSupervisor(id string) bool {
 	return slices.ContainsFunc(s.cfg.Supervisors(), func(sup *lofamov1.Supervisor) bool { return sup.GetId() == id })
 }
 
-// forget removes a replica that is no longer a member, for instance since a smaller cluster was restored.
+// forget removes a replica that is no longer a member, for instance since a smaller cluster was restored. It refuses if a member belongs
+// to no known replica, because that member may be the replica's.
 func (s *Admin) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberResponse, error) {
+	members, err := s.quorate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range members {
+		if !s.isSupervisor(s.supervisorOf(m)) {
+			return nil, status.Errorf(codes.FailedPrecondition, "remove %s: no known replica has member %s at %s, which may be that of %s: "+
+				"remove the member by its id, or finish its start with `lofamoctl supervisor add`", id, m.GetId(), m.GetPeerUrl(), id)
+		}
+	}
 	if err := s.cfg.Removed(ctx, id); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "forget %s: %v", id, err)
 	}
-	members, _, err := s.members(ctx)
-	return &lofamov1.RemoveMemberResponse{Members: members}, err
+	return &lofamov1.RemoveMemberResponse{Members: members}, nil
 }
 
-// supervisorOf returns the id of the member's replica. Both have the same name, unless the configuration sets
-// etcd.name.
+// memberOfSupervisor returns the member that a replica's own entry names; nil: none.
+func (s *Admin) memberOfSupervisor(members []*lofamov1.Member, id string) *lofamov1.Member {
+	for _, sup := range s.cfg.Supervisors() {
+		for _, m := range members {
+			if sup.GetId() == id && sup.GetEtcdMember() == m.GetId() {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// supervisorOf returns the id of the member's replica; "": a learner that was not started yet. Both have the same name, unless the
+// configuration sets etcd.name.
 func (s *Admin) supervisorOf(m *lofamov1.Member) string {
 	for _, sup := range s.cfg.Supervisors() {
 		if sup.GetEtcdMember() == m.GetId() {
@@ -249,6 +276,9 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		return status.Errorf(codes.FailedPrecondition, "replace member %s: it has no name in etcd, and may never have started: "+
 			"continue with `lofamoctl supervisor add`, or remove it", old.GetId())
 	}
+	if err := checkLearner(without(members, old)); err != nil {
+		return err
+	}
 	if err := s.remove(ctx, members, old); err != nil {
 		return err
 	}
@@ -260,6 +290,17 @@ func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.Se
 		st, _ := status.FromError(err)
 		return status.Errorf(st.Code(), "%s; %s is already removed: continue with AddMember %s %s", st.Message(), old.GetName(), old.GetName(),
 			old.GetPeerUrl())
+	}
+	return nil
+}
+
+// checkLearner returns the reason not to add a member, or nil. etcd allows one learner at a time.
+func checkLearner(members []*lofamov1.Member) error {
+	for _, m := range members {
+		if m.GetLearner() {
+			return status.Errorf(codes.FailedPrecondition, "learner %s at %s waits for its vote, and etcd allows one learner: finish it first with "+
+				"`lofamoctl supervisor add`, or give it up with `lofamoctl supervisor remove %s`", m.GetId(), m.GetPeerUrl(), m.GetId())
+		}
 	}
 	return nil
 }
@@ -305,6 +346,9 @@ func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStre
 				"or ReplaceMember",
 				m.GetName(), m.GetPeerUrl(), m.GetLearner())
 		}
+	}
+	if err := checkLearner(members); err != nil {
+		return err
 	}
 	return s.take(stream, members, req.GetName(), req.GetPeerUrl(), wait)
 }

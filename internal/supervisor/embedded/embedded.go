@@ -20,7 +20,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -164,6 +163,7 @@ func Start(cfg Config) (*Member, error) {
 	f.serve(e, ec, func(err error) { m.broken <- err })
 	m.watching.Go(m.watch)
 	m.watching.Go(m.compactEarly)
+	m.watching.Go(m.disarmGone)
 	return m, nil
 }
 
@@ -317,17 +317,6 @@ func (m *Member) Err() <-chan error { return m.failed }
 
 // ID is the member's id as etcd's tools print it.
 func (m *Member) ID() string { return m.etcd.Server.MemberID().String() }
-
-// Alarms returns etcd's alarms of this member from its own copy, without a quorum.
-func (m *Member) Alarms() []etcdserverpb.AlarmType {
-	var out []etcdserverpb.AlarmType
-	for _, a := range m.etcd.Server.Alarms() {
-		if a.GetMemberID() == uint64(m.etcd.Server.MemberID()) {
-			out = append(out, a.GetAlarm())
-		}
-	}
-	return out
-}
 
 // QuotaBytes returns the size beyond which the store accepts no more data.
 func (m *Member) QuotaBytes() int64 { return m.etcd.Config().QuotaBackendBytes }

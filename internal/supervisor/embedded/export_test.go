@@ -1,5 +1,19 @@
 package embedded
 
+import (
+	"context"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// RaiseFull raises NOSPACE for a member as a write beyond the quota does.
+func (m *Member) RaiseFull(ctx context.Context) error {
+	_, err := m.etcd.Server.Alarm(ctx, &etcdserverpb.AlarmRequest{
+		MemberID: uint64(m.etcd.Server.MemberID()), Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE,
+	})
+	return err
+}
+
 // EndByItself ends the member's server as a removal from the cluster does.
 func (m *Member) EndByItself() { m.etcd.Server.HardStop() }
 

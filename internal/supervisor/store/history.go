@@ -39,6 +39,9 @@ func (s *Etcd) Bounds(ctx context.Context) (Bounds, error) {
 	return b, nil
 }
 
+// SoleCopy reports whether all reads go to the replica's own member of an embedded etcd. Reads of an external etcd may go to any member.
+func (s *Etcd) SoleCopy() bool { return len(s.c.Endpoints()) == 0 }
+
 // EventsFrom returns at most limit events of the replica's own copy, oldest first, starting with a number. first is
 // the number of the first one: it is larger than requested if older events are no longer kept.
 func (s *Etcd) EventsFrom(ctx context.Context, number uint64, limit int) (first uint64, events []*lofamov1.Event, err error) {

@@ -60,7 +60,8 @@ func (w *writer) lookAtAge(ctx context.Context, now time.Time) {
 	}
 }
 
-// firstSince returns the number of the first event in [lo, hi) that is not older than since; hi if there is none.
+// firstSince returns the number of the first event in [lo, hi) that is not older than since; hi if there is none. The store keeps
+// all events in [lo, hi). firstSince fails if the answering member of etcd lacks one: that member lags, and the age is unknown.
 // Events are in order of time, except after clock changes: then the result is approximate.
 func (s *Etcd) firstSince(ctx context.Context, lo, hi uint64, since time.Time) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
@@ -71,15 +72,14 @@ func (s *Etcd) firstSince(ctx context.Context, lo, hi uint64, since time.Time) (
 		if err != nil {
 			return 0, fmt.Errorf("look at the age of event %d: %w", mid, err)
 		}
-		old := true // missing, like all events before it
-		for _, kv := range resp.Kvs {
-			ev, err := decodeEvent(kv)
-			if err != nil {
-				return 0, err
-			}
-			old = ev.GetTime() != nil && ev.GetTime().AsTime().Before(since)
+		if len(resp.Kvs) == 0 {
+			return 0, fmt.Errorf("look at the age of event %d: this copy of the store lacks it at revision %d", mid, resp.Header.GetRevision())
 		}
-		if old {
+		ev, err := decodeEvent(resp.Kvs[0])
+		if err != nil {
+			return 0, err
+		}
+		if ev.GetTime() != nil && ev.GetTime().AsTime().Before(since) {
 			lo = mid + 1
 		} else {
 			hi = mid

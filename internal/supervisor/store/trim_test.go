@@ -1,6 +1,18 @@
 package store
 
-import "testing"
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
 
 func TestHistoryIsTrimmedWithSlack(t *testing.T) {
 	o := Options{KeepEvents: 100, HistoryBytes: 1000}
@@ -25,6 +37,71 @@ func TestHistoryIsTrimmedWithSlack(t *testing.T) {
 	} {
 		if oldest, bytes := trim(o, tc.next, tc.before, tc.aged); oldest != tc.oldest || bytes != tc.bytes {
 			t.Errorf("%s: from %d, %d bytes; want from %d, %d bytes", tc.what, oldest, bytes, tc.oldest, tc.bytes)
+		}
+	}
+}
+
+// copied is one member's copy of the events. Every event happened at the second of its number.
+type copied struct {
+	clientv3.KV
+
+	oldest, next uint64 // numbers of the events in the copy
+}
+
+func (c copied) Get(_ context.Context, key string, _ ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp := &clientv3.GetResponse{}
+	for n := c.oldest; n < c.next; n++ {
+		if key != eventKey(n) {
+			continue
+		}
+		val, err := proto.Marshal(&lofamov1.Event{Time: timestamppb.New(time.Unix(int64(n), 0))})
+		if err != nil {
+			return nil, err
+		}
+		resp.Kvs = append(resp.Kvs, &mvccpb.KeyValue{Key: []byte(key), Value: val})
+	}
+	return resp, nil
+}
+
+// TestMemberThatLagsMakesNoEventOld: events that the answering member of etcd does not have yet are young.
+func TestMemberThatLagsMakesNoEventOld(t *testing.T) {
+	const oldest, next = 10, 100 // by the leader's head
+	for _, tc := range []struct {
+		what  string
+		copy  copied
+		since int64
+		aged  uint64
+	}{
+		{"whole copy", copied{oldest: oldest, next: next}, 40, 40},
+		{"whole copy, all too old", copied{oldest: oldest, next: next}, 200, next},
+		{"older events not yet deleted", copied{oldest: 1, next: next}, 40, 40},
+		{"all events are too new for the copy", copied{oldest: 1, next: oldest}, 1, 0},
+		{"newer half missing", copied{oldest: oldest, next: 50}, 1, 0},
+		{"newer half missing, older half too old", copied{oldest: oldest, next: 50}, 50, 0},
+	} {
+		c := clientv3.NewCtxClient(t.Context())
+		c.KV = tc.copy
+		w := &writer{s: NewEtcd(c, Options{HistoryAge: time.Hour}), head: head{Oldest: oldest, Next: next}}
+		w.lookAtAge(t.Context(), time.Unix(tc.since, 0).Add(time.Hour))
+		if w.aged != tc.aged {
+			t.Errorf("%s: events before %d are too old: want those before %d", tc.what, w.aged, tc.aged)
+		}
+	}
+}
+
+// TestOnlyEmbeddedEtcdIsSoleCopy: reads of an external etcd may go to any of its members, even behind one address.
+func TestOnlyEmbeddedEtcdIsSoleCopy(t *testing.T) {
+	external, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://127.0.0.1:1"}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = external.Close() }()
+	for what, tc := range map[string]struct {
+		client *clientv3.Client
+		sole   bool
+	}{"external": {external, false}, "within the process": {clientv3.NewCtxClient(t.Context()), true}} {
+		if got := NewEtcd(tc.client, Options{}).SoleCopy(); got != tc.sole {
+			t.Errorf("%s: %t, want %t", what, got, tc.sole)
 		}
 	}
 }

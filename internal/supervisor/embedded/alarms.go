@@ -1,0 +1,82 @@
+package embedded
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// An alarm stops the whole store, even if the member that raised it is gone: it was removed, or the store was restored from a snapshot that
+// has the alarm. No present member's state explains such an alarm, so it counts as every member's.
+
+// alarmsOf returns the distinct alarms of one member, with those of IDs that are no members.
+func alarmsOf(member uint64, members []uint64, alarms []*etcdserverpb.AlarmMember) []etcdserverpb.AlarmType {
+	var out []etcdserverpb.AlarmType
+	for _, a := range alarms {
+		counts := a.GetMemberID() == member || !slices.Contains(members, a.GetMemberID())
+		if counts && !slices.Contains(out, a.GetAlarm()) {
+			out = append(out, a.GetAlarm())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// memberIDs returns the IDs of the members in this member's own copy.
+func (m *Member) memberIDs() []uint64 {
+	var out []uint64
+	for _, o := range m.etcd.Server.Cluster().Members() {
+		out = append(out, uint64(o.ID))
+	}
+	return out
+}
+
+// Alarms returns etcd's alarms of this member, with those of IDs that are no members, from its own copy, without a quorum.
+func (m *Member) Alarms() []etcdserverpb.AlarmType {
+	return alarmsOf(uint64(m.etcd.Server.MemberID()), m.memberIDs(), m.etcd.Server.Alarms())
+}
+
+// disarmGone disarms alarms of members that are gone, when a raft leader begins and then every lookPeriod, until the member stops.
+func (m *Member) disarmGone() {
+	t := time.NewTicker(lookPeriod)
+	defer t.Stop()
+	for {
+		led := m.etcd.Server.FirstCommitInTermNotify()
+		m.disarmNow()
+		select {
+		case <-m.stopping:
+			return
+		case <-m.etcd.Server.StoppingNotify():
+			return
+		case <-led:
+		case <-t.C:
+		}
+	}
+}
+
+// disarmNow disarms NOSPACE of IDs that are no members, if this member leads in raft. A member that is full raises the alarm again, for
+// itself. CORRUPT stays for a person to decide: etcd raises it for ID 0 if it cannot tell which member is corrupt.
+func (m *Member) disarmNow() {
+	server := m.etcd.Server
+	if server.Lead() != uint64(server.MemberID()) {
+		return
+	}
+	members := m.memberIDs()
+	for _, a := range server.Alarms() {
+		if a.GetAlarm() != etcdserverpb.AlarmType_NOSPACE || slices.Contains(members, a.GetMemberID()) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), changeTime)
+		_, err := m.client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: a.GetMemberID(), Alarm: a.GetAlarm()})
+		cancel()
+		if err != nil {
+			m.logger.Warn("alarm of a former member not disarmed: retrying within a minute", "alarm", a.GetAlarm(),
+				"member", hexID(a.GetMemberID()), "err", err)
+			return
+		}
+		m.logger.Info("disarmed the alarm of a former member", "alarm", a.GetAlarm(), "member", hexID(a.GetMemberID()))
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/sdnotify"
@@ -49,6 +51,8 @@ type child struct {
 	earlier regfile.Holder
 	alarm   *half.Alarm // nil before lookAfterUntil
 	links   *links      // of a DNP half with restarts; nil: none are held
+	// checked is the configuration that a person's restart has checked; nil: none, or the half has started since.
+	checked atomic.Pointer[config.Agent]
 	history *durable.Newest[halfcore.RecoveryHistory]
 	slow    rate.Sometimes // logs that the disk delays the history
 	opening *logOpening    // the opening of the log file that the disk has not completed; nil: none

@@ -117,9 +117,12 @@ func (l *links) adopt(p *process) {
 }
 
 // take takes the links from the configuration that the next half reads. It closes the sockets that no longer belong to a link, because
-// their addresses would stay in use. The former half must be dead.
+// their addresses would stay in use. The earlier half must be dead.
 func (l *links) take(next config.Agent) {
 	l.cfg.Coord, l.cfg.Dims, l.cfg.Links = next.Coord, next.Dims, next.Links
+	if _, _, err := l.present().Topology(); err != nil {
+		return // a spare whose place cannot be read: its sockets may still be right
+	}
 	var kept [grid.NumDirections]bool
 	l.each(func(dir grid.Direction, local, _ netip.AddrPort) {
 		fd := l.sockets[dir.Index()]

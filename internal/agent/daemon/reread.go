@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -22,7 +23,7 @@ import (
 // adopts.
 
 // readAgain reads the daemon's configuration file again, with the environment and flags of the daemon. It fails if that takes longer
-// than within, as on a disk that hangs.
+// than within, as on a disk that hangs. There is one read at a time, so a disk that hangs holds one goroutine.
 func (d *daemon) readAgain(within time.Duration) (config.Agent, error) {
 	if d.cfg.Reread == nil {
 		return d.cfg.Agent, nil
@@ -31,27 +32,37 @@ func (d *daemon) readAgain(within time.Duration) (config.Agent, error) {
 		cfg config.Agent
 		err error
 	}
+	late := time.NewTimer(within)
+	defer late.Stop()
 	done := make(chan read, 1)
-	go func() { // ends with the disk's answer
-		cfg, err := d.cfg.Reread()
-		done <- read{cfg, err}
-	}()
-	t := time.NewTimer(within)
-	defer t.Stop()
+	select {
+	case d.reading <- struct{}{}:
+		go func() { // ends with the disk's answer
+			cfg, err := d.cfg.Reread()
+			<-d.reading
+			done <- read{cfg, err}
+		}()
+	case <-late.C:
+		return config.Agent{}, errors.New("read the configuration again: the disk has not answered an earlier read")
+	}
 	select {
 	case r := <-done:
 		return r.cfg, r.err
-	case <-t.C:
+	case <-late.C:
 		return config.Agent{}, fmt.Errorf("read the configuration again: the disk has not answered for %s", within)
 	}
 }
 
-// rereadAtStart bounds reading the configuration again before a half starts. A disk that hangs must not delay a recovery.
-const rereadAtStart = 100 * time.Millisecond
+// rereadAtStart bounds reading the configuration again before a half starts. A disk that hangs must not delay a recovery for longer.
+const rereadAtStart = time.Second
 
-// reread takes the daemon's part of the configuration that the half is about to read.
+// reread takes the daemon's part of the configuration that the half is about to read. If it cannot be read now, the configuration that a
+// person's restart has just checked counts.
 func (c *child) reread() {
 	next, err := c.d.readAgain(rereadAtStart)
+	if checked := c.checked.Swap(nil); err != nil && checked != nil {
+		next, err = *checked, nil
+	}
 	if err != nil {
 		c.log.Warn("configuration not read again: the daemon keeps its checks, responses and links", "err", err)
 		return
@@ -104,6 +115,9 @@ func (d *daemon) setRunner(r *ActionRunner) {
 	}
 }
 
+// replaceDaemon says how.
+const replaceDaemon = "replace the daemon without its halves, 'systemctl kill --kill-whom=main -s KILL lofamo-agent'"
+
 // refusal returns the reason why no half may restart with a configuration while this daemon runs. nil: a half may.
 func (d *daemon) refusal(next config.Agent) error {
 	var changed []string
@@ -124,8 +138,8 @@ func (d *daemon) refusal(next config.Agent) error {
 		changed = append(changed, "hardwareWatchdog")
 	}
 	if len(changed) > 0 {
-		return fmt.Errorf("the configuration has changed in %s: only a new daemon reads these: replace the daemon without its halves, "+
-			"'systemctl kill --kill-whom=main -s KILL lofamo-agent', and repeat the command", strings.Join(changed, " and "))
+		return fmt.Errorf("the configuration has changed in %s: only a new daemon reads these: %s, and repeat the command",
+			strings.Join(changed, " and "), replaceDaemon)
 	}
 	return nil
 }

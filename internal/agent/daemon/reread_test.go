@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,17 +41,31 @@ func TestRestartIsRefusedForKeysOfDaemon(t *testing.T) {
 	}
 }
 
-// Reading the configuration again ends in time even if the disk hangs.
+// Reading the configuration again ends in time even if the disk hangs, and each attempt starts no further read. A half that a person
+// restarts then starts with the configuration that was checked before.
 func TestHungDiskDelaysNoReread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hung := make(chan struct{})
-		d := &daemon{cfg: RunConfig{Agent: config.DefaultAgent(), Reread: func() (config.Agent, error) {
-			<-hung
-			return config.Agent{}, nil
-		}}}
-		start := time.Now()
-		if _, err := d.readAgain(time.Second); err == nil || time.Since(start) != time.Second {
-			t.Errorf("%v after %s: want an error after 1s", err, time.Since(start))
+		hung, reads := make(chan struct{}), atomic.Int32{}
+		d := &daemon{log: slog.New(slog.DiscardHandler), reading: make(chan struct{}, 1), rechecked: make(chan struct{}, 1),
+			cfg: RunConfig{Agent: config.DefaultAgent(), Reread: func() (config.Agent, error) {
+				reads.Add(1)
+				<-hung
+				return config.Agent{}, nil
+			}}}
+		for range 3 {
+			start := time.Now()
+			if _, err := d.readAgain(time.Second); err == nil || time.Since(start) != time.Second {
+				t.Errorf("%v after %s: want an error after 1s", err, time.Since(start))
+			}
+		}
+		if n := reads.Load(); n != 1 {
+			t.Errorf("%d reads: want 1", n)
+		}
+		c, checked := &child{d: d, half: fault.HalfHost, log: d.log}, config.DefaultAgent()
+		checked.Responses.RestartHalf = true
+		c.checked.Store(&checked)
+		if c.reread(); !d.present().Responses.RestartHalf {
+			t.Error("the responses of the checked configuration do not count")
 		}
 		close(hung)
 	})

@@ -91,7 +91,9 @@ func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault
 		answer.Stale = err.Error()
 	}
 	next, err := d.readAgain(rereadWithin)
-	if err == nil {
+	if err != nil {
+		err = fmt.Errorf("%w: if only a newer version can read this configuration, %s, and repeat the command", err, replaceDaemon)
+	} else {
 		err = d.refusal(next)
 	}
 	if err != nil {
@@ -101,6 +103,9 @@ func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), restartWithin)
 	defer cancel()
+	if c := d.halves[h]; c != nil {
+		c.checked.Store(&next)
+	}
 	answer.Result = d.restartHalf(ctx, h, "", func(string) error { return nil })
 	half.WriteJSON(w, answer)
 }

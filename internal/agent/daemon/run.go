@@ -133,6 +133,7 @@ type daemon struct {
 	taking    sync.Mutex    // held while a child changes reread or the runner's permissions
 	runner    *ActionRunner // nil while none serves; guarded by taking
 	rechecked chan struct{} // capacity 1: the checks have changed
+	reading   chan struct{} // capacity 1: full while the configuration is read again
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written
@@ -170,7 +171,8 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		return err
 	}
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{},
-		round: make(chan struct{}), rechecked: make(chan struct{}, 1), start: time.Now()}
+		round: make(chan struct{}), rechecked: make(chan struct{}, 1), reading: make(chan struct{}, 1),
+		start: time.Now()}
 	var locks []string
 	if cfg.Half == 0 {
 		locks = append(locks, "run.lock") // the only lock that versions before --half took

@@ -78,14 +78,18 @@ func (m responseMasks) Unmask(ctx context.Context, token uint64, at fault.NodeID
 }
 
 // claims returns the claims of open responses on masks, the oldest first: of steps that have masked a link, or may have, and that are
-// not being undone. A step that found the link masked by another response is one of them.
+// not being undone. A step that found the link masked by another response is one of them. A record that this version cannot read has
+// no claim: it must not hold up the undo of others.
 func (m responseMasks) claims(ctx context.Context) ([]api.MaskClaim, error) {
 	if m.s.respond.responder == nil {
 		return nil, nil
 	}
-	list, err := m.s.respond.responder.Committed(ctx)
+	list, unread, err := m.s.respond.responder.Committed(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("which responses want a link masked: %w", err)
+	}
+	if len(unread) > 0 {
+		m.s.logger.Warn("responses that want a link masked may be missing", "err", errors.Join(unread...))
 	}
 	slices.SortStableFunc(list, func(a, b *response.Response) int { return a.Proposed.Compare(b.Proposed) })
 	var out []api.MaskClaim

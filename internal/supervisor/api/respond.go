@@ -29,6 +29,11 @@ var ErrSubmitted = errors.New("it is not known whether it was committed")
 // the link stays unmasked: mine is false, and by is empty.
 func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string, recheck bool) (
 	mine bool, by string, err error) {
+	var had bool
+	var unread error
+	if recheck { // before the change, which all others wait for: only this step makes such a mask
+		had, unread = s.hadMask(ctx, owner)
+	}
 	err = s.changeFor(ctx, token, func(topo store.Topology) ([]store.Write, error) {
 		l, err := s.maskLink(topo.Topology, &lofamov1.LinkName{Node: string(id), Direction: dir.String()})
 		if err != nil {
@@ -38,11 +43,9 @@ func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir
 			mine, by = old.GetBy() == owner, old.GetBy()
 			return nil, nil
 		}
-		if recheck {
-			if had, err := s.hadMask(ctx, owner); had || err != nil {
-				mine, by = false, ""
-				return nil, err
-			}
+		if had || unread != nil {
+			mine, by = false, ""
+			return nil, unread
 		}
 		torus, err := s.torus(ctx) // here, because a change before this one may have masked other links
 		if err != nil {
@@ -69,10 +72,11 @@ const maskEvents = 20 * eventPage
 
 // hadMask reports whether one of the newest events is a mask by the owner.
 func (s *Server) hadMask(ctx context.Context, owner string) (bool, error) {
-	if _, err := s.cfg.Copy.Revision(ctx); err != nil { // makes the copy as new as the cluster
+	revision, err := s.cfg.Copy.Revision(ctx)
+	if err != nil {
 		return false, status.Error(codes.Unavailable, err.Error())
 	}
-	b, err := s.cfg.Copy.Bounds(ctx)
+	b, err := boundsFrom(ctx, s.cfg.Copy, revision)
 	if err != nil {
 		return false, status.Error(codes.Unavailable, err.Error())
 	}

@@ -27,10 +27,10 @@ have, and the command fails. The daemon itself keeps running:
 'systemctl kill --kill-whom=main -s KILL lofamo-agent' replaces it without the halves.
 
 The command first checks the configuration, and restarts nothing if it is wrong, or if preset, periods or window has
-changed: these need 'systemctl restart lofamo-agent', which announces a stop of the node. Nor does it if recovery or
-hardwareWatchdog has changed: first replace the daemon. From the restart on, the daemon runs the checks (sensors) and
-allows the actions (responses) of the present configuration. Restarts count towards recovery.restarts. Run it as root
-or as the user of the halves.`,
+changed: these need 'systemctl restart lofamo-agent', which announces a stop of the node. It also restarts nothing if
+recovery or hardwareWatchdog has changed: first replace the daemon. From the restart on, the daemon runs the checks
+(sensors) and allows the actions (responses) of the present configuration. Restarts count towards recovery.restarts.
+Run it as root or as the user of the halves.`,
 		Example: `  lofamo-agent restart --config /etc/lofamo/agent.yaml`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

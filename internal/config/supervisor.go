@@ -232,9 +232,9 @@ type SpareEntry struct {
 
 // EtcdConfig is the store.
 type EtcdConfig struct {
-	// Endpoints of an outside etcd, "https://host:port". That etcd must compact its history by itself
-	// (--auto-compaction-mode=periodic --auto-compaction-retention=1h): no supervisor does. Default none: etcd is embedded, and
-	// the fields below are for that.
+	// Endpoints of an external etcd, "https://host:port". Supervisors do not compact an external etcd, so configure its auto-compaction
+	// (--auto-compaction-mode=periodic --auto-compaction-retention=1h). Default none: etcd is embedded. The fields below apply only to
+	// an embedded etcd.
 	Endpoints []string `json:"endpoints,omitempty"`
 	// Name is the embedded member's name. Default the supervisor's id.
 	Name string `json:"name,omitempty"`

@@ -285,7 +285,7 @@ func (inv Inventory) checkAddresses() error {
 	return errors.Join(errs...)
 }
 
-// canonical returns the one spelling of an address: IPv6 has many, and an IPv4 address may be written as one of IPv6.
+// canonical returns the canonical form of a host:port address. One IPv6 address has many spellings, and an IPv4 address may be IPv4-mapped.
 func canonical(address string) string {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {

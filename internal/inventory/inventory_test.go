@@ -298,7 +298,7 @@ func TestInterruptedRotationIsRepeated(t *testing.T) {
 				t.Fatalf("%s after %s was broken off: %v", next, step, err)
 			}
 		}
-		want := fmt.Sprintf("change of keys: given step %s, which was broken off: want 'rotate-keys --step %[1]s' repeated first", step)
+		want := fmt.Sprintf("step %s of rotate-keys was broken off: first repeat 'rotate-keys --step %[1]s'", step)
 		if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), want) {
 			t.Fatalf("update after %s was broken off: %v: want %q", step, err, want)
 		}

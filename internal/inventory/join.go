@@ -68,8 +68,8 @@ func single(dir string) error {
 	for _, name := range names {
 		inner := filepath.Join(dir, name)
 		if !strings.HasPrefix(name, ".") && (exists(filepath.Join(inner, agentFile)) || exists(filepath.Join(inner, supervisorFile))) {
-			return fmt.Errorf("%s is a bundle too, perhaps a newer one that a second 'scp -r' has put there: want one bundle: "+
-				"remove %s, and copy the bundle again, for example with 'rsync -a nodes/ID/ MACHINE:bundle/'", inner, dir)
+			return fmt.Errorf("%s is a bundle too, perhaps a newer one from a repeated 'scp -r': remove %s and copy the bundle again, "+
+				"for example with 'rsync -a nodes/ID/ MACHINE:bundle/'", inner, dir)
 		}
 	}
 	return nil
@@ -257,9 +257,9 @@ func readableDir(path string) error {
 	return os.Chmod(path, 0o755)
 }
 
-// sameMember refuses to install over another member, whose state on this machine would pass for the new one's, and beside a member of
-// another cluster, whose keys have the same files. It compares names: a machine that was off while the authority changed knows no
-// present authority.
+// sameMember refuses to replace another member, because the new one would take over its state. It also refuses a bundle beside a member of
+// another cluster, because their key files have the same names. It compares names: a machine that was off while the authority changed knows
+// no present authority.
 func (b Bundle) sameMember(etc string) error {
 	for _, name := range []string{agentFile, supervisorFile} {
 		path := filepath.Join(etc, name)

@@ -150,7 +150,7 @@ func (r rotation) mayTake(step Step) error {
 func (d *Dir) wantWholeStep() error {
 	r, err := d.rotation()
 	if err == nil && r.Open {
-		err = fmt.Errorf("change of keys: given step %s, which was broken off: want 'rotate-keys --step %s' repeated first", r.Step, r.Step)
+		err = fmt.Errorf("step %s of rotate-keys was broken off: first repeat 'rotate-keys --step %s'", r.Step, r.Step)
 	}
 	return err
 }

@@ -16,7 +16,7 @@ func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
 	return d.Change(func(Inventory) (Inventory, error) { return inv, nil }, renew...)
 }
 
-// Change is Update with the inventory that plan makes of the former one. No other command changes the directory in between.
+// Change calls plan with the stored inventory and applies the result as Update does. It holds the directory's lock throughout.
 func (d *Dir) Change(plan func(former Inventory) (Inventory, error), renew ...string) ([]string, error) {
 	unlock, err := d.lock()
 	if err != nil {

@@ -368,7 +368,7 @@ func (s *Signer) KeepIn(file string, v *Verifier) error {
 	return err
 }
 
-// Take makes the signer of KeepIn use a renewed pair from now on. SaveTaken puts it into the file.
+// Take gives the signer a renewed pair. KeepIn must have been called. SaveTaken puts it into the file.
 func (s *Signer) Take(certDER []byte, key ed25519.PrivateKey) error {
 	cert, err := x509.ParseCertificate(certDER)
 	if err != nil {
@@ -414,7 +414,7 @@ type kept struct {
 	taken    *pair // not in the file yet; nil: none
 }
 
-// newest returns the pair that begins later: that of the file or the one that is not in it yet.
+// newest returns the later of the pair in the file and the pair that is not yet saved.
 func (k *kept) newest() *pair {
 	if k.taken != nil && (k.pair == nil || k.taken.from.After(k.pair.from)) {
 		return k.taken

@@ -86,7 +86,7 @@ func (m responseMasks) claims(ctx context.Context) ([]api.MaskClaim, error) {
 	}
 	list, unread, err := m.s.respond.responder.Committed(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("which responses want a link masked: %w", err)
+		return nil, fmt.Errorf("load the responses that want a link masked: %w", err)
 	}
 	if len(unread) > 0 {
 		m.s.logger.Warn("responses that want a link masked may be missing", "err", errors.Join(unread...))

@@ -206,7 +206,7 @@ func TestListOfFormerAuthorityIsWarnedOf(t *testing.T) {
 	o := office{t, c, c.Configs[0]}
 	start(t, o.cfg)
 	c.AwaitLeader(t)
-	const warning = "an operator of a former authority signed the revocations"
+	const warning = "the list of revocations was signed under an earlier authority"
 	revoke := func(name string) string {
 		t.Helper()
 		code, _, why := o.lofamoctl(pki.RoleOperator, "cert", "revoke", name, "--reason", "test")

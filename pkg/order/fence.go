@@ -107,7 +107,8 @@ func (h *Holder[S]) Change(next S) { h.State, h.storing, h.again = next, true, t
 // Storing reports whether the content is not on disk yet.
 func (h *Holder[S]) Storing() bool { return h.storing }
 
-// Stored reports that a content is on disk, or the error of the disk. It returns whether the present content is on disk.
+// Stored takes the disk's answer for a content. It reports whether the present content is now on disk; after an error, StoresAgain asks for
+// another attempt.
 func (h *Holder[S]) Stored(now time.Time, of S, err error) bool {
 	switch {
 	case of != h.State:

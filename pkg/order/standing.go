@@ -49,8 +49,8 @@ type node[W comparable, S Status] struct {
 	spoke bool // has answered this leader
 	asked bool // it owes only an answer: its content was always the default
 	timer Timer
-	// unanswered is the highest number of an order that the node has not confirmed, and other that of such an order with another content
-	// than want, which the node may hold. 0: none.
+	// unanswered is the highest number among unconfirmed orders. other is the highest number among those with a content other than want: the
+	// node may hold that content. 0: none.
 	unanswered, other uint64
 }
 

@@ -401,7 +401,8 @@ func (e *Engine) stir() {
 	e.freed()
 }
 
-// recovered touches the responses whose faults are gone. A gate may have held back the undo of one at rest, which is no waiter.
+// recovered touches the responses whose faults are gone. A gate may have held back the undo of a failed or expired response. These are not
+// among the waiters, so freed does not touch them.
 func (e *Engine) recovered() {
 	for id, r := range e.open {
 		if !r.Gone.IsZero() {

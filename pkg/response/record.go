@@ -114,9 +114,9 @@ type StepRecord struct {
 	Ended    time.Time // of the newest attempt; zero: unknown
 	// Changed: the target has changed, or may have. Only then is the step undone.
 	Changed bool
-	// Again: value of Changed before the newest attempt, which checks first. If this attempt has changed nothing, that
-	// does not cover the earlier ones: it may not even have reached its target. For a step that is onceOnly, all earlier
-	// ones are known to have failed, and nothing checks.
+	// Again: value of Changed before the newest attempt, which checks first. If this attempt has changed nothing, that does not cover the
+	// earlier ones: it may not even have reached its target. For a onceOnly step, all earlier attempts are known to have failed, and the new
+	// attempt does not check first.
 	Again bool
 	// Reported: the executor reports success of the newest attempt, but that is not sufficient. The step is Interrupted
 	// until the node was seen to go down, and StepFailed if it was not within sightTime of Ended or of a change of leader.
@@ -134,8 +134,8 @@ const bootTime = 15 * time.Minute
 // and the timeout of an attempt.
 func (s *StepRecord) sightTime() time.Duration { return max(s.Timeout, s.Wait, bootTime) }
 
-// onceOnly reports whether only a person's retry repeats the step after an attempt that failed with a change. Its executor cannot check
-// whether it has happened, so its report of the failure counts.
+// onceOnly reports whether only a person's retry repeats the step after an attempt that failed with a change. The executor cannot check
+// later whether the step took effect, so the reported failure is final.
 func (s *StepRecord) onceOnly() bool {
 	t := s.Kind.Traits()
 	return !t.Repeatable && !t.BootSettles

@@ -71,12 +71,11 @@
 //
 // # Delivery
 //
-// An Outbox sends waiting reports, several in one datagram (OutboxConfig.Certificate), on one path of the direct rail, and on more
-// rails for as long as no RECEIVED comes; it keeps each report until COMMITTED. The delivery status of its reports
-// goes along with its digests, by the torus in numbers only (statusFor), followed by the health of the halves where
-// there is room (FitHealth). Of the paths, one per service interface and supervisor, one is the primary and another a
-// loaded alternate (seed 004 §II-B), so that a switch needs no message. Reports that a spool on disk kept over a
-// restart come back by Outbox.Restore, under their old ids.
+// An Outbox sends waiting reports, several in one datagram (roomFor), on one path of the direct rail, and on more rails for as long as no
+// RECEIVED comes; it keeps each report until COMMITTED. The delivery status of its reports goes along with its digests, by the torus in
+// numbers only (statusFor), followed by the health of the halves where there is room (FitHealth). Of the paths, one per service interface
+// and supervisor, one is the primary and another a loaded alternate (seed 004 §II-B), so that a switch needs no message. Reports that a
+// spool on disk kept over a restart come back by Outbox.Restore, under their old ids.
 //
 // Receivers drop duplicates by (origin, epoch, sequence number) in an Inbox whose positions are stored with the
 // commit. It knows the newest epochs of an origin, so that restored reports count once. Both sides hold the same

@@ -196,8 +196,8 @@ type Member struct {
 	DbBytes      uint64 `protobuf:"varint,11,opt,name=db_bytes,json=dbBytes,proto3" json:"db_bytes,omitempty"`                    // on disk
 	DbInUseBytes uint64 `protobuf:"varint,12,opt,name=db_in_use_bytes,json=dbInUseBytes,proto3" json:"db_in_use_bytes,omitempty"` // size after Defragment
 	QuotaBytes   uint64 `protobuf:"varint,13,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`           // 0: unknown
-	// NOSPACE: the store is full. CORRUPT: its data differ from the others'. An alarm of an id that is no member's counts
-	// for every member, because it stops the whole store. Confirmed by a quorum: empty in a stale answer.
+	// NOSPACE: the store is full. CORRUPT: its data differ from the others'. Every member also
+	// shows alarms whose id belongs to no member, because they stop the whole store. Confirmed by a quorum: empty in a stale answer.
 	Alarms        []string `protobuf:"bytes,14,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -2522,7 +2522,7 @@ func (x *Relayed) GetHops() []*Hop {
 // Hop is one station on the way.
 type Hop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its id. Where it would not fit, it is empty: of the first hop it is the origin's then, of the last the signer's.
+	// The node's id. Empty if it did not fit: the first hop is then the origin's node, and the last hop is the signer's node.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Half Half   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP, except for the last one
 	// How long it held the message, nanoseconds by its own clock, at most ten years; excludes the time on the wire.

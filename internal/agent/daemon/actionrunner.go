@@ -54,7 +54,7 @@ type ActionRunner struct {
 	mu sync.Mutex // of the ledger's file within this process; the lock file excludes other daemons of this node
 	// busy holds the kinds with a running act: another act of the kind waits at its sender.
 	busy map[string]bool
-	// noticed: the processors' frequencies have been recorded, or could not be read.
+	// noticed: recording the processors' frequencies has begun; it happens once.
 	noticed bool
 	// ended holds results that could not be stored.
 	ended map[actions.Attempt]actions.Result

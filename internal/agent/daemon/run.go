@@ -76,7 +76,7 @@ type RunConfig struct {
 	Environ []string
 	// Refresh gets the present settings of a node that has enrolled, before a person restarts a half; nil: nothing does.
 	Refresh func(context.Context) error
-	// Reread reads the configuration of Agent again, as a half that starts reads it; nil: it is that of Agent.
+	// Reread loads the configuration file again, with the same flags and environment as a starting half; nil: Agent stays in force.
 	Reread func() (config.Agent, error)
 	// Again signals that a person wants the halves that were given up to start; nil: never.
 	Again <-chan os.Signal
@@ -128,10 +128,10 @@ type daemon struct {
 	telling   sync.Mutex // held while tell sends
 	ending    ending
 
-	// reread is the configuration as last read, with the checks and responses that count; nil: that of cfg.
+	// reread is cfg.Agent with the newest responses and peripheral checks; nil: they have not changed.
 	reread    atomic.Pointer[config.Agent]
-	taking    sync.Mutex    // held while a child changes reread or the runner's permissions
-	runner    *ActionRunner // nil while none serves; guarded by taking
+	taking    sync.Mutex    // guards runner and changes of reread
+	runner    *ActionRunner // nil while none serves
 	rechecked chan struct{} // capacity 1: the checks have changed
 	reading   chan struct{} // capacity 1: full while the configuration is read again
 

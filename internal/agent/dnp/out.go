@@ -30,9 +30,9 @@ func (n newest[T]) put(v T) {
 	n <- v
 }
 
-// storeOrders is the goroutine that stores the newest orders in a file, and passes on the answer of the disk. A
-// mask or peers that the disk refuses are in force all the same, and the machine stores them again. A start before that
-// has none or an older one, and the supervisors, who got no confirmation, send their order again.
+// storeOrders is the goroutine that stores the newest orders in a file, and passes on the answer of the disk. A mask or peer list that the
+// disk refuses is still in force, and the machine stores it again. A half that restarts before then has no order or an older one. The
+// supervisors got no confirmation, so they repeat theirs.
 func storeOrders[S any](ctx context.Context, d *dnpHalf, file storage.OrderFile[S], states newest[S], kept func(S, error)) error {
 	refused := false // one line for all attempts in a row
 	save := func(s S) error {

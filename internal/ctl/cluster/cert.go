@@ -85,7 +85,8 @@ func lostRevocations(resp *lofamov1.ListCertificatesResponse) string {
 		nodes, stored)
 }
 
-// signAgain makes an operator sign the list of revoked certificates again: every change of the list is signed as a whole.
+// signAgain is a command that re-signs the list of revoked certificates. Any change re-signs the whole list, so it revokes a name that does
+// not exist.
 const signAgain = "lofamoctl cert revoke viewer/none --reason 'sign the list again'"
 
 // warnOfFormer warns if a list's signer has a certificate of an authority that a change of keys replaces. The change's last step ends the
@@ -95,8 +96,8 @@ func warnOfFormer(a *command.App, ca string, signer []byte) {
 	if err != nil || newest {
 		return // a bad file has ended the command before
 	}
-	a.Warnf("lofamoctl: an operator of a former authority signed the revocations: they end with 'cluster rotate-keys --step remove', unless "+
-		"an operator with a certificate of the new authority signs them again before: %s\n", signAgain)
+	a.Warnf("lofamoctl: the list of revocations was signed under an earlier authority, and becomes void with 'cluster rotate-keys --step "+
+		"remove'. Before that step, sign it again with an operator's certificate of the new authority: %s\n", signAgain)
 }
 
 // certificateRows sorts the list.

@@ -328,7 +328,7 @@ has the type of the old authority's key get one of the new type.`,
 			if replaces, err := d.ReplacesAuthority(); err != nil {
 				return err
 			} else if replaces && step == string(inventory.StepUse) {
-				a.Printf("before that, if certificates are revoked, sign their list again with %s:\n  %s\n",
+				a.Printf("before --step remove, if certificates are revoked, sign their list again with %s:\n  %s\n",
 					filepath.Join(out, "operators", "operator.pem"), signAgain)
 			}
 			sayUntil(a, out)

@@ -2,11 +2,11 @@
 // a check or limits the CPU frequency; the supervisors themselves mask a channel.
 //
 // The agent has an executor's duties. Before it begins anything it stores tokens and attempts in its ledger on disk
-// (internal/agent/actions). So it refuses stale orders even after restarts of itself and its machine, makes no attempt
-// twice, and returns the outcome of an attempt on request. This package only sends the orders and repeats them until an
-// answer arrives (exchange); the supervisor provides the transport (Agents). A mask is committed to the store under the
-// leader's fence and marked with its response. Only a mask with that mark is removed. If another response wants the link masked too, the
-// mask gets its mark instead.
+// (internal/agent/actions). So it refuses stale orders even after restarts of itself and its machine, makes no attempt twice, and returns
+// the outcome of an attempt on request. This package only sends the orders and repeats them until an answer arrives (exchange); the
+// supervisor provides the transport (Agents). A mask is committed to the store under the leader's fence and marked with its response. An
+// undo removes only a mask with its response's mark. If another response wants the link masked too, the undo changes the mark to that
+// response's instead.
 package node
 
 import (
@@ -233,7 +233,7 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 		case !was:
 			return executor.Done("link %s is no longer masked by this step: it stays unchanged", dir)
 		case heir != "":
-			return executor.Done("link %s stays masked by %s, which wants that too", dir, heir)
+			return executor.Done("link %s stays masked for %s", dir, heir)
 		}
 		return executor.Done("link %s is restored", dir)
 	}
@@ -243,7 +243,7 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 	case err != nil:
 		return failed(err)
 	case !mine && by == "":
-		return executor.Done("link %s was masked by this step, and somebody has unmasked it: it stays so", dir)
+		return executor.Done("link %s stays unmasked: a person has removed this step's mask", dir)
 	case !mine:
 		return executor.Done("link %s was already masked by %s: that mask stays", dir, by)
 	}

@@ -172,12 +172,12 @@ func TestOnlySettingStepRemovesMask(t *testing.T) {
 		t.Error("another response's mask is taken away")
 	}
 	m.heir = "response/r5-3/0"
-	do(undo, response.Succeeded, "stays masked by response/r5-3/0")
+	do(undo, response.Succeeded, "stays masked for response/r5-3/0")
 	m.by["n0X+"], m.heir = "response/r5-1/2", ""
 	do(undo, response.Succeeded, "restored")
 	do(undo, response.Succeeded, "stays unchanged")
 	m.had = "response/r5-1/2"
-	do(j, response.Succeeded, "somebody has unmasked it")
+	do(j, response.Succeeded, "a person has removed this step's mask")
 	m.by["n0X+"] = "alice"
 	do(j, response.Succeeded, "by alice: that mask stays")
 	do(undo, response.Succeeded, "stays unchanged")

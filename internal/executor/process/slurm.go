@@ -191,8 +191,8 @@ func (x *slurmExecutor) giveBack(ctx context.Context, j executor.Job, was slurmN
 // than 5 s to answer.
 const lookTime = 12 * time.Second
 
-// slurmRefusals are the errors of scontrol that prove that slurmctld has nothing left to carry out. Either slurmctld has answered with the
-// error, or it never had the request. A failure to send, to receive or to authenticate an answer proves nothing.
+// slurmRefusals are errors of scontrol that prove that slurmctld will not carry out the request: slurmctld has refused it, or never
+// received it. A failure to send, to receive or to authenticate an answer proves nothing.
 var slurmRefusals = []string{
 	"Access/permission denied",
 	"Invalid user id",

@@ -12,7 +12,7 @@ import (
 // Reads of the copy go to any member of an external etcd. Each member answers as of its own revision: one that lags, or is cut off, lacks
 // the newest events. Two reads of one call may go to two members.
 
-// Bounds of the repetitions of a read that a member that lags has answered.
+// Limits for retrying a read that a lagging member answered.
 const (
 	copyReads  = 5
 	leastPause = 5 * time.Millisecond // doubles with each repetition

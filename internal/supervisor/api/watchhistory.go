@@ -79,7 +79,7 @@ func (s *subscription) fromHistory(ctx context.Context) ([]*watchFrame, error) {
 	}
 	s.number += uint64(len(events))
 	for len(events) > 0 && events[0].GetRevision() <= place {
-		events = events[1:] // handed over before: the member that located the place lags
+		events = events[1:] // the subscriber already has it: a lagging member located the place
 	}
 	if len(events) == 0 && s.number < b.Next {
 		return nil, nil // trimmed meanwhile, or read from a member that lags: the next call decides

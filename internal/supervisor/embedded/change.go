@@ -228,8 +228,8 @@ func (s *Admin) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberRe
 	}
 	for _, m := range members {
 		if !s.isSupervisor(s.supervisorOf(m)) {
-			return nil, status.Errorf(codes.FailedPrecondition, "remove %s: no known replica has member %s at %s, which may be that of %s: "+
-				"remove the member by its id, or finish its start with `lofamoctl supervisor add`", id, m.GetId(), m.GetPeerUrl(), id)
+			return nil, status.Errorf(codes.FailedPrecondition, "remove %s: member %s at %s belongs to no listed replica, and may be that of %s: "+
+				"remove the member by its id, or complete it with `lofamoctl supervisor add`", id, m.GetId(), m.GetPeerUrl(), id)
 		}
 	}
 	if err := s.cfg.Removed(ctx, id); err != nil {
@@ -250,8 +250,8 @@ func (s *Admin) memberOfSupervisor(members []*lofamov1.Member, id string) *lofam
 	return nil
 }
 
-// supervisorOf returns the id of the member's replica; "": a learner that was not started yet. Both have the same name, unless the
-// configuration sets etcd.name.
+// supervisorOf returns the id of the member's replica, or the member's name if no replica's entry names the member. The name of a learner
+// that has not started is "". Id and name are equal unless the configuration sets etcd.name.
 func (s *Admin) supervisorOf(m *lofamov1.Member) string {
 	for _, sup := range s.cfg.Supervisors() {
 		if sup.GetEtcdMember() == m.GetId() {

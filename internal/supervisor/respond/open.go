@@ -15,7 +15,7 @@ import (
 func (r *Responder) Open(ctx context.Context, ids []string) (map[string]bool, error) {
 	list, unread, err := r.Committed(ctx)
 	if err = cmp.Or(err, errors.Join(unread...)); err != nil {
-		return nil, fmt.Errorf("which responses are open: %w", err)
+		return nil, fmt.Errorf("load the open responses: %w", err)
 	}
 	return executor.OpenOf(list, ids), nil
 }

@@ -67,8 +67,8 @@ type Config struct {
 	Local, Peer netip.AddrPort // UDP flow, and TCP for the handshake; port 0 of Local picks one
 	Interface   string         // bind to this interface (SO_BINDTODEVICE); empty: any
 	Dialer      bool           // this end dials; by convention the one whose Dir is positive
-	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind). Listen refuses any other. The Link closes it, and
-	// Listen when it refuses. nil: Listen opens one.
+	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind). Listen closes and refuses a socket with another
+	// binding. The Link closes an accepted one. nil: Listen opens one.
 	Socket *net.UDPConn
 	// Resumed: there is a session, of an earlier process, and of age SessionAge. None is made until one is requested,
 	// or Rekey has passed.

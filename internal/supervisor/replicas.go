@@ -81,6 +81,19 @@ func mergeReplicas(configured []config.ReplicaEntry, said []*lofamov1.Supervisor
 
 // followReplicas keeps the replicas and the connections to them up to date, until the context ends.
 func (s *Supervisor) followReplicas(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	missing := make(chan struct{}, 1) // has an entry if this replica was removed from the list
+	wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-missing:
+				s.returnToList(ctx)
+			}
+		}
+	})
 	for ctx.Err() == nil {
 		err := s.store.FollowSupervisors(ctx, func(said []*lofamov1.Supervisor) {
 			s.engine.replicas.set(said)
@@ -88,7 +101,10 @@ func (s *Supervisor) followReplicas(ctx context.Context) {
 				s.logger.Warn("a replica cannot be connected to", "err", err)
 			}
 			if slices.ContainsFunc(said, func(sup *lofamov1.Supervisor) bool { return sup.GetId() == s.cfg.ID && sup.GetRemoved() }) {
-				s.returnToList(ctx)
+				select {
+				case missing <- struct{}{}:
+				default:
+				}
 			}
 		})
 		s.logger.Debug("following the replicas ended", "err", err)
@@ -102,15 +118,22 @@ func (s *Supervisor) followReplicas(ctx context.Context) {
 // returnToList publishes this replica's entry again if the replica was removed from the list but its member still stands. An operator may
 // remove a replica's id that is not the name of its member. Without an entry, a leader gets no reports from the other replicas.
 func (s *Supervisor) returnToList(ctx context.Context) {
-	for s.store.member != nil && ctx.Err() == nil {
+	for failed := false; s.store.member != nil && ctx.Err() == nil; {
 		asked, cancel := context.WithTimeout(ctx, 2*time.Second)
 		resp, err := s.store.client.MemberList(asked) // confirmed by a quorum: no removed member gets an answer with itself in it
 		cancel()
 		if err == nil {
 			if slices.ContainsFunc(resp.Members, func(m *etcdserverpb.Member) bool { return strconv.FormatUint(m.ID, 16) == s.store.member.ID() }) {
-				s.publish(ctx)
+				if s.publish(ctx); ctx.Err() != nil {
+					return
+				}
+				s.logger.Info("this replica was removed from the list of replicas, but not its etcd member: returned to the list")
 			}
 			return
+		}
+		if !failed && ctx.Err() == nil {
+			failed = true
+			s.logger.Warn("this replica was removed from the list of replicas, and etcd does not confirm its member: retrying", "err", err)
 		}
 		select {
 		case <-ctx.Done():

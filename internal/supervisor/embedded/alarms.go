@@ -39,13 +39,16 @@ func (m *Member) Alarms() []etcdserverpb.AlarmType {
 	return alarmsOf(uint64(m.etcd.Server.MemberID()), m.memberIDs(), m.etcd.Server.Alarms())
 }
 
+// disarmRetry is the pause after a failed disarm. Until it succeeds, the store takes no writes and no replica can lead.
+const disarmRetry = 2 * time.Second
+
 // disarmGone disarms alarms of members that are gone, when a raft leader begins and then every lookPeriod, until the member stops.
 func (m *Member) disarmGone() {
-	t := time.NewTicker(lookPeriod)
+	t := time.NewTimer(lookPeriod)
 	defer t.Stop()
 	for {
 		led := m.etcd.Server.FirstCommitInTermNotify()
-		m.disarmNow()
+		t.Reset(m.disarmNow())
 		select {
 		case <-m.stopping:
 			return
@@ -58,11 +61,12 @@ func (m *Member) disarmGone() {
 }
 
 // disarmNow disarms NOSPACE of IDs that are no members, if this member leads in raft. A member that is full raises the alarm again, for
-// itself. CORRUPT stays for a person to decide: etcd raises it for ID 0 if it cannot tell which member is corrupt.
-func (m *Member) disarmNow() {
+// itself. CORRUPT stays for a person to decide: etcd raises it for ID 0 if it cannot tell which member is corrupt. disarmNow returns
+// the pause before the next call.
+func (m *Member) disarmNow() time.Duration {
 	server := m.etcd.Server
 	if server.Lead() != uint64(server.MemberID()) {
-		return
+		return lookPeriod
 	}
 	members := m.memberIDs()
 	for _, a := range server.Alarms() {
@@ -73,10 +77,11 @@ func (m *Member) disarmNow() {
 		_, err := m.client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: a.GetMemberID(), Alarm: a.GetAlarm()})
 		cancel()
 		if err != nil {
-			m.logger.Warn("alarm of a former member not disarmed: retrying within a minute", "alarm", a.GetAlarm(),
+			m.logger.Warn("alarm of a former member not disarmed: retrying", "pause", disarmRetry, "alarm", a.GetAlarm(),
 				"member", hexID(a.GetMemberID()), "err", err)
-			return
+			return disarmRetry
 		}
 		m.logger.Info("disarmed the alarm of a former member", "alarm", a.GetAlarm(), "member", hexID(a.GetMemberID()))
 	}
+	return lookPeriod
 }

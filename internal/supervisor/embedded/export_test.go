@@ -4,14 +4,26 @@ import (
 	"context"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // RaiseFull raises NOSPACE for a member as a write beyond the quota does.
 func (m *Member) RaiseFull(ctx context.Context) error {
+	return m.RaiseFullOf(ctx, uint64(m.etcd.Server.MemberID()))
+}
+
+// RaiseFullOf raises NOSPACE for the member with an ID.
+func (m *Member) RaiseFullOf(ctx context.Context, id uint64) error {
 	_, err := m.etcd.Server.Alarm(ctx, &etcdserverpb.AlarmRequest{
-		MemberID: uint64(m.etcd.Server.MemberID()), Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE,
+		MemberID: id, Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE,
 	})
 	return err
+}
+
+// DisarmBy disarms alarms of former members by another client, as a running member does, until the member stops.
+func (m *Member) DisarmBy(c *clientv3.Client) {
+	other := &Member{etcd: m.etcd, client: c, stopping: m.stopping, logger: m.logger}
+	m.watching.Go(other.disarmGone)
 }
 
 // EndByItself ends the member's server as a removal from the cluster does.

@@ -72,11 +72,8 @@ func (x *Exchanges) Keep(known func(fault.NodeID) bool) {
 }
 
 // grant makes a session: a fresh key of our own, the secret derived from both ends' keys, and a random name. If the half has too many
-// sessions in the table, one of those that have ended makes room.
+// sessions in the table, one of those that end makes room. A request that fails ends none.
 func (x *Exchanges) grant(r pathRequest, ended []uint64) (pathGrant, error) {
-	for _, id := range ended {
-		x.table.Retire(id)
-	}
 	private, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
 		return pathGrant{}, fmt.Errorf("key for a path of %s: %w", r.Origin, err)
@@ -90,6 +87,9 @@ func (x *Exchanges) grant(r pathRequest, ended []uint64) (pathGrant, error) {
 			return pathGrant{}, err
 		}
 		key := servicenet.NewSession(id, secret)
+		for _, old := range ended {
+			x.table.Retire(old)
+		}
 		if !x.table.Put(r.Origin.String(), servicenet.RoleNode, key) {
 			continue // another half has a session of that name
 		}

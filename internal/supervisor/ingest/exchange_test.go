@@ -244,3 +244,31 @@ func TestUnansweredRequestsEndNoSessionInUse(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedRequestEndsNoSession: a request whose key is not good costs a half none of its sessions, even if the half has as many as it
+// may have.
+func TestRefusedRequestEndsNoSession(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	at := func(id uint64) netip.AddrPort { return netip.AddrPortFrom(eth0.Addr(), eth0.Port()+uint16(id)) }
+	oldest := r.establish(t, h, 1, at(1), 0)
+	for id := uint64(2); id <= maxPaths; id++ {
+		r.establish(t, h, id, at(id), 0)
+	}
+	use := func(after string) {
+		t.Helper()
+		r.get(at(1), 0, h.reports(t, 5, 1, true, oldest))
+		if n := r.refused(servicenet.RefusedSession.String()); n > 0 {
+			t.Fatalf("after %s a digest under the oldest session was refused", after)
+		}
+	}
+	r.get(at(1), 0, h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: &lofamov1.PathRequest{
+		Node: string(h.origin.Node), Half: lofamov1.Half(h.origin.Half), Epoch: 5, Id: maxPaths + 1, Key: make([]byte, 32),
+	}}}))
+	if n := value(r.metrics.PathRequests.WithLabelValues(pathRefused.String())); n != 1 {
+		t.Fatalf("%v requests were refused: want that with the bad key", n)
+	}
+	use("the refused request")
+	r.establish(t, h, maxPaths+2, at(maxPaths+1), 0)
+	use("the next request")
+}

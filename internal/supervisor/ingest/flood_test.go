@@ -224,3 +224,33 @@ func TestDropsOfKnownSourcesHoldVerdicts(t *testing.T) {
 		t.Errorf("%v drops of an origin, lost %d", n, r.intake.lost.Load())
 	}
 }
+
+// TestBudgetsOfLargeTorusAreKept: a third of 100,000 nodes, whose halves come by several ways, resets no budget.
+func TestBudgetsOfLargeTorusAreKept(t *testing.T) {
+	const nodes, ways = 33_334, 7
+	addr := func(n, way int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), uint16(way))
+	}
+	s := newSources(func(a netip.AddrPort) (fault.NodeID, bool) {
+		b := a.Addr().As4()
+		return fault.NodeID(fmt.Sprint("n", int(b[1])<<16|int(b[2])<<8|int(b[3]))), true
+	})
+	now := time.Now()
+	hear := func(n, way int, half fault.Half) (ok bool) {
+		name := fault.Origin{Node: fault.NodeID(fmt.Sprint("n", n)), Half: half}.String()
+		_, ok = s.origin(now, name, name, addr(n, way))
+		return ok
+	}
+	for range originBurst {
+		hear(0, 1, fault.HalfHost)
+	}
+	for n := range nodes {
+		for way := range ways {
+			hear(n, way, fault.HalfHost)
+			hear(n, way, fault.HalfDNP)
+		}
+	}
+	if hear(0, 1, fault.HalfHost) {
+		t.Error("a spent budget was reset by messages of other nodes")
+	}
+}

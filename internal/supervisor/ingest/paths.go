@@ -100,8 +100,8 @@ type pathGrant struct {
 type pathConfig struct {
 	Allowed []lofamov1.Checksum // that halves may choose from
 	Wait    time.Duration       // before the first repetition; doubled with each
-	// Grant makes a session for a request. It may drop the sessions that have just ended. It fails if the half's key is
-	// invalid.
+	// Grant makes a session for a request. It may drop the sessions that end with the request. It fails if the half's key is
+	// invalid, and then drops none.
 	Grant func(r pathRequest, ended []uint64) (pathGrant, error)
 }
 
@@ -246,13 +246,19 @@ func (e *pathExchange) at(p Place) *pathEnd {
 // open begins the exchange of a new request.
 func (m *pathMachine) open(now time.Time, h *pathHalf, r pathRequest, out *pathOutput) {
 	h.mark(r.ID)
+	ended := out.Ended
+	var replaced *pathExchange
 	if len(h.list) == maxPaths {
-		m.end(h, h.oldest(), out)
+		replaced = h.oldest()
+		ended = append(slices.Clip(ended), replaced.reply.GetSession())
 	}
-	g, err := m.cfg.Grant(r, out.Ended)
+	g, err := m.cfg.Grant(r, ended)
 	if err != nil {
 		out.Outcome = pathRefused
 		return
+	}
+	if replaced != nil {
+		m.end(h, replaced, out)
 	}
 	e := &pathExchange{id: r.ID, checksum: servicenet.ChooseChecksum(r.Offered, m.cfg.Allowed)}
 	e.reply = &lofamov1.PathReply{

@@ -24,6 +24,9 @@ const (
 
 	// sourcesMost limits the remembered sources and origins: more than a torus of 100,000 nodes has at one of three replicas.
 	sourcesMost = 1 << 17
+	// originWaysMost limits the remembered budgets of origins. A replica of three with 100,000 nodes hears 67,000 halves; each may come by
+	// seven ways: its addresses on the rails, relays, gossip and copies. A budget takes some 240 bytes: 126 MB in all.
+	originWaysMost = 4 * sourcesMost
 	// learnedTime is how long a source stays known after the last use of its session; up to twice that.
 	learnedTime = 10 * time.Minute
 	// learnedMost bounds the learned addresses of one origin.
@@ -81,7 +84,7 @@ func (s *sources) admit(now time.Time, from netip.AddrPort) (known, ok bool) {
 	if !known && s.users[from] == 0 {
 		return false, s.strangers.AllowN(now, 1)
 	}
-	return true, allow(s.known, from, sourceRate, sourceBurst, now)
+	return true, allow(s.known, sourcesMost, from, sourceRate, sourceBurst, now)
 }
 
 // origin reports whether another message of a proved origin is accepted (ok), and whether it came from its sender's own address or by
@@ -94,7 +97,7 @@ func (s *sources) origin(now time.Time, origin, sender string, from netip.AddrPo
 	if node != "" && string(node) == nodeOf(sender) || slices.ContainsFunc(s.learned[sender], func(u use) bool { return u.addr == from }) {
 		way.from = from
 	}
-	return way.gossip || way.from.IsValid(), allow(s.origins, way, originRate, originBurst, now)
+	return way.gossip || way.from.IsValid(), allow(s.origins, originWaysMost, way, originRate, originBurst, now)
 }
 
 // nodeOf returns the node in a half's name.
@@ -103,11 +106,11 @@ func nodeOf(name string) string {
 	return node
 }
 
-// allow takes one unit from a budget. If there are too many budgets, all are reset.
-func allow[K comparable](limits map[K]*rate.Limiter, key K, perSecond rate.Limit, burst int, now time.Time) bool {
+// allow takes one unit from a budget. A new budget beyond most resets all.
+func allow[K comparable](limits map[K]*rate.Limiter, most int, key K, perSecond rate.Limit, burst int, now time.Time) bool {
 	l := limits[key]
 	if l == nil {
-		if len(limits) >= sourcesMost {
+		if len(limits) >= most {
 			clear(limits)
 		}
 		l = rate.NewLimiter(perSecond, burst)

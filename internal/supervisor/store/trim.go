@@ -61,7 +61,8 @@ func (w *writer) lookAtAge(ctx context.Context, now time.Time) {
 }
 
 // firstSince returns the number of the first event in [lo, hi) that is not older than since; hi if there is none. The store keeps
-// all events in [lo, hi). firstSince fails if the answering member of etcd lacks one: that member lags, and the age is unknown.
+// all events in [lo, hi). If a member of an external etcd lacks one, that member lags, and firstSince fails. If the sole copy lacks
+// one, somebody has deleted it, and it counts as old.
 // Events are in order of time, except after clock changes: then the result is approximate.
 func (s *Etcd) firstSince(ctx context.Context, lo, hi uint64, since time.Time) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
@@ -73,6 +74,10 @@ func (s *Etcd) firstSince(ctx context.Context, lo, hi uint64, since time.Time) (
 			return 0, fmt.Errorf("look at the age of event %d: %w", mid, err)
 		}
 		if len(resp.Kvs) == 0 {
+			if s.SoleCopy() {
+				lo = mid + 1
+				continue
+			}
 			return 0, fmt.Errorf("look at the age of event %d: this copy of the store lacks it at revision %d", mid, resp.Header.GetRevision())
 		}
 		ev, err := decodeEvent(resp.Kvs[0])

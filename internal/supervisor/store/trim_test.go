@@ -79,6 +79,29 @@ func TestMemberThatLagsMakesNoEventOld(t *testing.T) {
 		{"newer half missing", copied{oldest: oldest, next: 50}, 1, 0},
 		{"newer half missing, older half too old", copied{oldest: oldest, next: 50}, 50, 0},
 	} {
+		c := external(t)
+		c.KV = tc.copy
+		w := &writer{s: NewEtcd(c, Options{HistoryAge: time.Hour}), head: head{Oldest: oldest, Next: next}}
+		w.lookAtAge(t.Context(), time.Unix(tc.since, 0).Add(time.Hour))
+		if w.aged != tc.aged {
+			t.Errorf("%s: events before %d are too old: want those before %d", tc.what, w.aged, tc.aged)
+		}
+	}
+}
+
+// TestDeletedEventsOfSoleCopyAreOld: events that a person deleted from an embedded etcd do not end the trimming by age.
+func TestDeletedEventsOfSoleCopyAreOld(t *testing.T) {
+	const oldest, next = 10, 100 // by the leader's head
+	for _, tc := range []struct {
+		what  string
+		copy  copied
+		since int64
+		aged  uint64
+	}{
+		{"older half deleted, the rest young", copied{oldest: 70, next: next}, 40, 70},
+		{"older half deleted, some of the rest too old", copied{oldest: 70, next: next}, 80, 80},
+		{"all deleted", copied{}, 40, next},
+	} {
 		c := clientv3.NewCtxClient(t.Context())
 		c.KV = tc.copy
 		w := &writer{s: NewEtcd(c, Options{HistoryAge: time.Hour}), head: head{Oldest: oldest, Next: next}}
@@ -89,17 +112,23 @@ func TestMemberThatLagsMakesNoEventOld(t *testing.T) {
 	}
 }
 
-// TestOnlyEmbeddedEtcdIsSoleCopy: reads of an external etcd may go to any of its members, even behind one address.
-func TestOnlyEmbeddedEtcdIsSoleCopy(t *testing.T) {
-	external, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://127.0.0.1:1"}, Logger: zap.NewNop()})
+// external returns a client of an external etcd that does not answer.
+func external(t *testing.T) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://127.0.0.1:1"}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = external.Close() }()
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// TestOnlyEmbeddedEtcdIsSoleCopy: reads of an external etcd may go to any of its members, even behind one address.
+func TestOnlyEmbeddedEtcdIsSoleCopy(t *testing.T) {
 	for what, tc := range map[string]struct {
 		client *clientv3.Client
 		sole   bool
-	}{"external": {external, false}, "within the process": {clientv3.NewCtxClient(t.Context()), true}} {
+	}{"external": {external(t), false}, "within the process": {clientv3.NewCtxClient(t.Context()), true}} {
 		if got := NewEtcd(tc.client, Options{}).SoleCopy(); got != tc.sole {
 			t.Errorf("%s: %t, want %t", what, got, tc.sole)
 		}

@@ -563,9 +563,9 @@ func TestRemovedFileIsMadeAgain(t *testing.T) {
 		t.Errorf("%+v, log %s", st, log)
 	}
 
-	away := cfg.Path + ".away"
-	must(t, os.Rename(cfg.Path, away))
-	must(t, os.WriteFile(cfg.Path, nil, 0o600))
+	other := cfg.Path + ".other"
+	must(t, os.WriteFile(other, nil, 0o600))
+	must(t, os.Rename(other, cfg.Path)) // in one step: the writer must not see the name gone
 	within(t, "status about the other file", func() bool { return strings.Contains(s.Status().Err, "another file") })
 	must(t, os.Remove(cfg.Path))
 	within(t, "status without an error", func() bool { return s.Status().Err == "" })

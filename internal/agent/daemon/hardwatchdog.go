@@ -173,6 +173,7 @@ type hardware struct {
 	settings   *durable.Newest[[]byte]   // records of armedFile, after the device is open
 	settled    atomic.Bool               // the disk has the settings with which the device is armed
 	unsettled  half.Condition            // they cannot be recorded; only settings uses it
+	disarmed   atomic.Bool               // from before the record is removed: a write that ends later removes it again
 	stated     bool                      // that the device is armed
 	unfed      half.Condition            // the device refuses to be fed
 	starving   half.Condition
@@ -375,7 +376,7 @@ func bootTime() (time.Duration, error) {
 
 // end ends the feeding.
 func (w *hardware) end(announced bool) {
-	w.settings.Flush(contactWait) // a late one would say that a disarmed device is armed
+	w.settings.Flush(contactWait) // so that a record is rarely written after the device is disarmed, and removed again
 	if !w.feeder.Disarm(announced) {
 		w.log.Error("hardware watchdog stays armed, because no supervisor knows that this node stops: the machine resets unless the agent "+
 			"starts again; to prevent that, write the character V to the device", "device", w.cfg.Device, "within", w.feeder.Timeout().String())
@@ -415,6 +416,7 @@ func (w *hardware) disarm() {
 		w.log.Error("disarm hardware watchdog: the machine may reset", "device", w.cfg.Device, "err", err)
 		return
 	}
+	w.disarmed.Store(true)
 	_ = os.Remove(w.path(armedFile))
 	if err := w.wayOut(w.cfg.Device); err != nil {
 		w.log.Warn("hardware watchdog may stay armed: the machine then resets unless the agent starts again", "device", w.cfg.Device, "err", err)

@@ -86,8 +86,13 @@ func (w *hardware) armedRecord() []byte {
 	return fmt.Appendf(nil, "%s %d %d", w.boot, w.feeder.Timeout(), w.feeder.ContactWithin())
 }
 
+// writeArmed removes the record again if the device was disarmed meanwhile: a hanging disk can delay the write until then.
 func (w *hardware) writeArmed(record []byte) {
 	err := durable.Replace(w.path(armedFile), record)
+	if w.disarmed.Load() {
+		_ = os.Remove(w.path(armedFile))
+		return
+	}
 	if w.unsettled.Set(w.log, "record settings of the hardware watchdog, to state it as armed", err); err == nil {
 		w.settled.Store(true)
 	}

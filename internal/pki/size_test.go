@@ -125,6 +125,12 @@ func TestRelayedReportsOfLongNamesArrive(t *testing.T) {
 		}
 		_, out := o.Add(now, fault.Report{Observations: links("nothing heard, and the neighbour's kernel refuses frames")})
 		carry(out)
+		neighbour := fault.NodeID(strings.Repeat("m", len(c.node)))
+		_, out = o.Add(now, fault.Report{Uptime: time.Hour, Observations: []fault.Observation{{Node: neighbour,
+			Component: fault.ComponentDNPCore, State: fault.Failed, Kind: fault.KindSilence, Detail: "nothing heard"}}})
+		if carry(out); out.TooLong > 0 {
+			t.Errorf("cluster of %d bytes, node of %d: the report on a neighbour was left out", len(c.cluster), len(c.node))
+		}
 		made := 0
 		for end := now.Add(10 * time.Minute); now.Before(end); now = now.Add(50 * time.Millisecond) {
 			if carry(o.Step(now, servicenet.Tick{})); now.UnixMilli()%500 == 0 { // and a digest of a half with these two faults

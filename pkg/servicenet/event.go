@@ -159,5 +159,6 @@ type Output struct {
 	IsolatedChanged bool
 	Dropped         int       // reports left out in this step because the log was full
 	DroppedWhat     string    // with Dropped: the main subject of the log
+	TooLong         int       // reports left out in this step because they do not fit a datagram
 	Wake            time.Time // step again then; zero: nothing to wait for
 }

@@ -186,7 +186,13 @@ func (o *Outbox) sendable(r fault.Report) bool {
 	if checkReport(0, &r, fault.ReportID{}) != nil || reportSize(aged(r, MaxAge)) > o.room.direct {
 		return false
 	}
-	return o.have[fault.PathDirect] || reportSize(r) <= o.room.torus
+	return !o.tooLong(r)
+}
+
+// tooLong reports whether a report, which no rail but the torus can carry, does not fit a relayed datagram. It would be sent again without
+// end, and hold up newer reports.
+func (o *Outbox) tooLong(r fault.Report) bool {
+	return !o.have[fault.PathDirect] && reportSize(r) > o.room.limit
 }
 
 func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
@@ -197,8 +203,8 @@ func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
 }
 
 // Add logs a report, gives it its id and returns what to send. A report too large for a datagram is split
-// (splitReport); the id is that of the first part. A digest replaces the previous one. Observations without a node
-// are about the origin's own.
+// (splitReport); the id is that of the first part. Add leaves out parts that are too long for the only rail. A digest
+// replaces the previous one. Observations without a node are about the origin's own.
 func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 	var out Output
 	o.noteLateness(now)
@@ -229,6 +235,10 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 	for _, part := range o.parts {
 		o.seq++
 		part.ID.Seq = o.seq
+		if !r.Digest && o.tooLong(part) { // the next digest replaces a digest
+			out.TooLong++
+			continue
+		}
 		e := o.newEntry(now, part)
 		e.probe, e.said = probe, said
 		if !r.Digest {

@@ -408,3 +408,46 @@ func TestStatusLeavesRoomForWhatHalfAdds(t *testing.T) {
 		t.Errorf("%d of %d sizes leave room for a status", given, limit)
 	}
 }
+
+// TestReportTooLongForTorusIsLeftOut: beside the largest certificate, an observation about a neighbour with a long name does not fit a
+// datagram that another half relays. A half that has only the torus must not send it again without end, and not restore it either.
+func TestReportTooLongForTorusIsLeftOut(t *testing.T) {
+	node, peer := strings.Repeat("n", MaxNodeID-1), fault.NodeID(strings.Repeat("m", MaxNodeID-1))
+	about := func(node fault.NodeID) fault.Report {
+		return fault.Report{Uptime: time.Hour, Observations: []fault.Observation{{Node: node, Component: fault.ComponentDNPCore,
+			State: fault.Failed, Kind: fault.KindSilence, Age: time.Second, Detail: "nothing heard"}}}
+	}
+	for _, c := range []struct {
+		certificate int
+		rail        fault.Path
+		fits        bool
+	}{
+		{usualCertificate, fault.PathTorus, true},
+		{505, fault.PathTorus, true}, // of an authority that is valid for days
+		{MaxCertificate, fault.PathTorus, false},
+		{MaxCertificate, fault.PathDirect, true},
+	} {
+		cfg := DefaultOutboxConfig(c.rail)
+		cfg.Certificate = c.certificate
+		o, err := NewOutbox(origin(node+"/dnp"), 5, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, out := o.Add(epochStart, about(peer))
+		if fits := o.Stats().Pending == 1; fits != c.fits || fits != (out.TooLong == 0) || fits != (len(out.Keep) == 1) {
+			t.Errorf("certificate of %d bytes, %s: logged %v, kept %d, left out %d: want logged %v", c.certificate, c.rail, fits, len(out.Keep),
+				out.TooLong, c.fits)
+		}
+		own, out := o.Add(epochStart, about(""))
+		if out.TooLong != 0 || len(out.Keep) != 1 || own.Seq != id.Seq+1 {
+			t.Errorf("certificate of %d bytes, %s: a report on the node itself: id %s after %s, left out %d", c.certificate, c.rail, own, id,
+				out.TooLong)
+		}
+		r := about(peer)
+		r.ID = fault.ReportID{Origin: origin(node + "/dnp"), Epoch: 4, Seq: 1}
+		r.Observations[0].Detail = ""
+		if out := o.Restore(epochStart, []Kept{{Report: r}}); (len(out.Forget) == 0) != c.fits {
+			t.Errorf("certificate of %d bytes, %s: restored: forgets %d: want restored %v", c.certificate, c.rail, len(out.Forget), c.fits)
+		}
+	}
+}

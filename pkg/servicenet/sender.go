@@ -153,6 +153,9 @@ func (s *Sender) gather(now time.Time, ev Event, o Output) {
 		}
 		s.note(true, "the log of reports is full%s: %d were coalesced into newer ones", what, o.Dropped)
 	}
+	if o.TooLong > 0 {
+		s.note(true, "the names of the cluster and its nodes are too long for reports by way of the torus: %d were left out", o.TooLong)
+	}
 	for _, m := range o.Migrations {
 		if m.From != m.To && m.From != (PathID{}) {
 			s.migrations[s.reason(ev, m)]++

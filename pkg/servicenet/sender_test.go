@@ -116,6 +116,7 @@ func TestNotes(t *testing.T) {
 		{Output{Dropped: 2}, true, "the log of reports is full: 2 were coalesced into newer ones"},
 		{Output{Dropped: 2, DroppedWhat: "link/X+"}, true,
 			"the log of reports is full, most of it about link/X+: 2 were coalesced into newer ones"},
+		{Output{TooLong: 2}, true, "the names of the cluster and its nodes are too long for reports by way of the torus: 2 were left out"},
 		{Output{Isolated: true, IsolatedChanged: true}, true, "no supervisor can be reached by any rail: no report waits"},
 		{Output{Isolated: true}, false, ""},
 		{Output{IsolatedChanged: true}, false, "a supervisor is reached again: no report waits"},

@@ -27,6 +27,7 @@ const (
 	hopSize      = 2 + 2 + 10                  // a hop whose name is left out
 	relayedSize  = messageSize + 3 + 2*hopSize // Message.relayed, Relayed.inner and two hops
 	renewedSize  = 8                           // growth of a certificate by its renewal
+	shortHold    = 4                           // bytes that a hop saves that holds a message for less than 30 s
 	olderSize    = 16                          // growth of the ages in a report that waits for days
 )
 
@@ -38,23 +39,34 @@ func signedSize(certificate int) int { return 3 + certificate + 2 + signatureSiz
 type room struct {
 	direct int
 	torus  int // a relay wraps the datagram
+	// limit is the room by the torus beside certificates of the present size, for reports that wait for an hour at most. A half that has
+	// only the torus leaves longer reports out.
+	limit int
 }
 
 // usualRoom is the room beside usual certificates.
 var usualRoom = room{
 	direct: MaxDatagram - checksumSize - messageSize - signedSize(usualCertificate),
 	torus:  reportFrame + MaxReportSize,
+	limit:  relayedRoom(usualCertificate, usualCertificate) + 2*shortHold,
+}
+
+// relayedRoom returns the room between two certificates of these sizes.
+func relayedRoom(own, relay int) int {
+	return MaxDatagram - checksumSize - messageSize - signedSize(own) - relayedSize - checksumSize - signedSize(relay)
 }
 
 // roomFor returns the room of a half whose certificate has the given size. A relay's certificate is of the same
-// authority, and larger only by a longer name of its node.
+// authority, and larger only by a longer name of its node. Beside the largest certificates, one observation about a neighbour may already
+// exceed the room: splitReport then makes a part that is too long, and only limit tells whether it can be sent.
 func roomFor(node fault.NodeID, certificate int) room {
 	own := certificate + renewedSize
 	relay := min(own+MaxNodeID-len(node), max(own, MaxCertificate))
 	direct := MaxDatagram - checksumSize - messageSize - signedSize(own)
 	return room{
 		direct: min(usualRoom.direct, direct),
-		torus:  min(usualRoom.torus, direct-relayedSize-checksumSize-signedSize(relay)-olderSize),
+		torus:  min(usualRoom.torus, relayedRoom(own, relay)-olderSize),
+		limit:  relayedRoom(certificate, certificate) + 2*shortHold,
 	}
 }
 
@@ -89,8 +101,8 @@ func statusSize(s *lofamov1.DeliveryStatus) int {
 	return 1 + protowire.SizeBytes(len(appendStatus(room[:0], s)))
 }
 
-// splitReport divides a report so that each part is at most most bytes: of MaxReportSize bytes, 17 observations
-// of a healthy node fit into one part. Every part repeats ID, Digest, Registers and Uptime. Outbox.Add
+// splitReport divides a report so that each part is at most most bytes, or has one observation without details. 17
+// observations of a healthy node fit into a part of MaxReportSize bytes. Every part repeats ID, Digest, Registers and Uptime. Outbox.Add
 // calls it, and numbers the parts; a report that has no origin yet comes back whole. A report
 // without observations is one part. The parts of a digest are marked Partial.
 //
@@ -124,7 +136,7 @@ func splitReport(out []fault.Report, r fault.Report, most int) []fault.Report {
 		o := &r.Observations[i]
 		n := s.observation(o, &r)
 		if over := base + n - most; over > 0 {
-			o.Detail = fault.Clean(o.Detail, max(0, fault.MaxDetail-over))
+			o.Detail = fault.Clean(o.Detail, max(0, len(o.Detail)-over))
 			n = s.observation(o, &r)
 		}
 		if i > from && (size+n > most || i-from == MaxObservations) {

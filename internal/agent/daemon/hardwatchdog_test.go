@@ -273,6 +273,24 @@ func TestDeviceIsFedButNotStatedWhileSettingsAreNotRecorded(t *testing.T) {
 	}
 }
 
+// TestRecordWrittenAfterDisarmIsRemoved: a hanging disk writes the settings only after the device is disarmed. The next daemon must not
+// take the device for an armed one.
+func TestRecordWrittenAfterDisarmIsRemoved(t *testing.T) {
+	d := &fakeWatchdog{}
+	f := newFed(t.TempDir(), d, 0)
+	for range 3 {
+		f.look(true)
+	}
+	if !d.armed || f.left() == nil {
+		t.Fatalf("armed %v, recorded %+v", d.armed, f.left())
+	}
+	f.end(true)
+	f.writeArmed(f.armedRecord())
+	if l := f.left(); d.armed || l != nil {
+		t.Errorf("armed %v, recorded %+v: want a disarmed device without a record", d.armed, l)
+	}
+}
+
 // leaveArmed writes the records of a daemon of this boot that left its device armed a moment ago.
 func leaveArmed(t *testing.T, dir, boot string) {
 	t.Helper()

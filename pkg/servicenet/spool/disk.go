@@ -127,12 +127,16 @@ func removed(f *os.File, path string) (bool, error) {
 	case err != nil:
 		return false, err
 	case !os.SameFile(mine, named):
-		return false, fmt.Errorf("spool %s: another file has taken its place", path)
+		return false, taken(path)
 	}
 	return false, nil
 }
 
-// replace puts the un-freed reports of an open spool whose name is gone into a new file.
+// taken returns the error of a spool whose name refers to another file.
+func taken(path string) error { return fmt.Errorf("spool %s: another file has taken its place", path) }
+
+// replace puts the un-freed reports of an open spool whose name is gone into a new file. The new file is as large as the old one, which
+// may differ from the configured size. replace returns an error if another file takes the name meanwhile.
 func replace(cfg Config, f *os.File, old *ring, say *notes) (attached, found, error) {
 	image, unreadable, err := readImage(f)
 	if err != nil {
@@ -141,7 +145,10 @@ func replace(cfg Config, f *os.File, old *ring, say *notes) (attached, found, er
 	records := image[min(ringStart, len(image)):]
 	got := scanRing(records[:min(old.size, int64(len(records)))], old.id)
 	got.damaged += unreadable
-	a, err := carryOver(cfg, got, say, syncDir)
+	if old.size != ringSize(cfg.Size) {
+		cfg.Size = ringStart + old.size
+	}
+	a, err := carryOver(cfg, got, say, renameToFree, syncDir)
 	return a, got, err
 }
 
@@ -172,7 +179,7 @@ func read(cfg Config, f *os.File, say *notes) (attached, found, error) {
 	if h.size == cfg.Size && r.free() >= r.freeReserve() {
 		return attached{diskFile{f}, r}, got, nil
 	}
-	a, err := carryOver(cfg, got, say, syncDir)
+	a, err := carryOver(cfg, got, say, os.Rename, syncDir)
 	if err != nil {
 		say.add("carry the reports of spool %s over to a file of %d bytes: %v: it stays at %d bytes", cfg.Path, cfg.Size, err, h.size)
 		return attached{diskFile{f}, r}, got, nil
@@ -316,8 +323,9 @@ func fillZeros(f *os.File, size int64) error {
 }
 
 // carryOver puts the un-freed reports into a new file of the configured size, in place of the old. If it returns an error, the old
-// file is still in its place. sync is syncDir.
-func carryOver(cfg Config, got found, say *notes, sync func(path string) error) (a attached, err error) {
+// file is still in its place. rename gives the new file its name. sync is syncDir.
+func carryOver(cfg Config, got found, say *notes, rename func(from, to string) error, sync func(path string) error) (
+	a attached, err error) {
 	name := cfg.Path + ".new"
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -347,13 +355,26 @@ func carryOver(cfg Config, got found, say *notes, sync func(path string) error) 
 		}
 		a.ring.commit(b)
 	}
-	if err := os.Rename(name, cfg.Path); err != nil {
+	if err := rename(name, cfg.Path); err != nil {
 		return attached{}, err
 	}
 	if err := sync(cfg.Path); err != nil { // the old file has no name any more, so there is no way back
 		say.add("sync the directory of spool %s: %v: a power loss may bring its old file back", cfg.Path, err)
 	}
 	return a, nil
+}
+
+// renameToFree renames a file, and returns an error if the new name is in use. On a file system that cannot check this, it replaces the
+// file of that name.
+func renameToFree(from, to string) error {
+	err := ignoringEINTR(func() error { return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE) })
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return taken(to)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		return os.Rename(from, to)
+	}
+	return os.NewSyscallError("renameat2", err)
 }
 
 // write puts a batch on disk. It may be called again with the same batch.

@@ -3,6 +3,7 @@ package spool
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -490,7 +491,7 @@ func TestReplacedFileStaysInUseWhenDirectorySyncFails(t *testing.T) {
 	must(t, err)
 	defer old.file.Close()
 	cfg.Size *= 2
-	a, err := carryOver(cfg, got, &say, func(string) error { return unix.EIO })
+	a, err := carryOver(cfg, got, &say, os.Rename, func(string) error { return unix.EIO })
 	if err != nil || len(say) != 1 || !strings.Contains(say[0], "input/output error") {
 		t.Fatalf("%v: %q", err, say)
 	}
@@ -563,9 +564,9 @@ func TestRemovedFileIsMadeAgain(t *testing.T) {
 		t.Errorf("%+v, log %s", st, log)
 	}
 
-	away := cfg.Path + ".away"
-	must(t, os.Rename(cfg.Path, away))
-	must(t, os.WriteFile(cfg.Path, nil, 0o600))
+	other := cfg.Path + ".other"
+	must(t, os.WriteFile(other, nil, 0o600))
+	must(t, os.Rename(other, cfg.Path)) // in one step: the writer must not see the name gone
 	within(t, "status about the other file", func() bool { return strings.Contains(s.Status().Err, "another file") })
 	must(t, os.Remove(cfg.Path))
 	within(t, "status without an error", func() bool { return s.Status().Err == "" })
@@ -578,5 +579,57 @@ func TestRemovedFileIsMadeAgain(t *testing.T) {
 	must(t, s.Close())
 	if _, got := reopen(t, cfg); names(got) != "1#3 1#4" {
 		t.Errorf("after a restart: %s, want 1#3 1#4", names(got))
+	}
+}
+
+// TestRestoredFileIsNotReplaced: somebody removes the file of a running spool and puts another one in its place just before the spool's
+// new file gets that name.
+func TestRestoredFileIsNotReplaced(t *testing.T) {
+	cfg, _ := config(t)
+	s, _ := reopen(t, cfg)
+	s.Append(rec(1, 1, 100))
+	must(t, s.Close())
+	var say notes
+	old, _, err := attach(cfg, &say)
+	must(t, err)
+	defer old.file.Close()
+	must(t, os.Remove(cfg.Path))
+	must(t, os.WriteFile(cfg.Path, []byte("restored"), 0o600))
+	if _, _, err := replace(cfg, old.file.(diskFile).File, old.ring, &say); err == nil || !strings.Contains(err.Error(), "another file") {
+		t.Errorf("error %v, want one about another file", err)
+	}
+	if b, err := os.ReadFile(cfg.Path); err != nil || string(b) != "restored" {
+		t.Errorf("the other file has %d bytes, error %v: want it unchanged", len(b), err)
+	}
+	if _, err := os.Stat(cfg.Path + ".new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the spool's new file: error %v, want it removed", err)
+	}
+}
+
+// TestRemovedFileThatCouldNotShrinkIsMadeAgain: the reports need a file that is larger than configured.
+func TestRemovedFileThatCouldNotShrinkIsMadeAgain(t *testing.T) {
+	const n = 1400
+	cfg, log := config(t)
+	cfg.Size = 1 << 20
+	s, _ := reopen(t, cfg)
+	for seq := range fault.Seq(n) {
+		s.Append(rec(1, seq+1, 200))
+	}
+	must(t, s.Close())
+	cfg.Size = MinSize
+	s, _, err := open(cfg, quick(), attach)
+	must(t, err)
+	if !strings.Contains(log.String(), "do not fit") {
+		t.Errorf("log %s, want that the reports do not fit", log)
+	}
+	must(t, os.Remove(cfg.Path))
+	s.Append(rec(1, n+1, 200))
+	sync1(t, s)
+	if st := s.Status(); st.Err != "" || st.Depth != n+1 || st.Damaged != 0 {
+		t.Errorf("%+v", st)
+	}
+	must(t, s.Close())
+	if _, got := reopen(t, cfg); len(got) != n+1 {
+		t.Errorf("after a restart: %d reports, want %d", len(got), n+1)
 	}
 }

@@ -36,10 +36,22 @@ type line struct {
 	Msg      string
 	Term     int64
 	Report   string
-	Content  string
+	Content  text
 	Reports  []string
 	Position servicenet.InboxPosition
 	Class    string
+}
+
+// text is a string. Messages that do not matter here may have a field of that name with a value of another type, which is ignored.
+type text string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *text) UnmarshalJSON(b []byte) error {
+	var s string
+	if json.Unmarshal(b, &s) == nil {
+		*t = text(s)
+	}
+	return nil
 }
 
 // NewAudit returns an empty audit.
@@ -94,7 +106,7 @@ func (a *Audit) take(l line) {
 		t.positions = append(t.positions, l.Position)
 	case engine.TraceTaken:
 		t := a.term(l)
-		t.taken = append(t.taken, taking{l.Report, l.Content})
+		t.taken = append(t.taken, taking{l.Report, string(l.Content)})
 	case engine.TraceCommitted:
 		t := a.term(l)
 		for _, id := range l.Reports {

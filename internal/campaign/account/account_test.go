@@ -21,6 +21,7 @@ func TestAuditFindsLostAndDoubledReports(t *testing.T) {
 			`{"msg":"inbox position","term":3,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
 		knewOnce = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":4,"Highest":3,"Window":[1,0,0,0],` +
 			`"Earlier":[{},{"Highest":7,"Window":[1,0,0,0]}]}}`
+		other  = `{"msg":"order sent again","node":"n","content":{"Coord":""}}`
 		others = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[1,0,0,0]}}`
 	)
 	for _, tc := range []struct {
@@ -37,6 +38,7 @@ func TestAuditFindsLostAndDoubledReports(t *testing.T) {
 			map[string][]string{"n/host@2#7": {"bb"}}},
 		{"twice", []string{taken1 + "\n" + commit1, taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},
 		{"twice, once untold", []string{taken1, knows + "\n" + taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},
+		{"a content of another message", []string{taken1 + "\n" + other + "\n" + commit1}, map[string][]string{"n/host@2#7": {"aa"}}},
 		{"a last line cut off", []string{taken1 + "\n" + commit1 + "\n" + `{"msg":"rep`}, map[string][]string{"n/host@2#7": {"aa"}}},
 	} {
 		a := NewAudit()

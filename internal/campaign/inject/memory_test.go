@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/testing/lab"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // unloaded reports whether a component keeps its state under the load.
@@ -85,7 +88,26 @@ func (f *field) tryFlip(n cluster.NodeInfo, w who, flip func(pid int) (string, e
 		}
 		cancel()
 	}
+	if noted {
+		if err := dropCopy(n, w.half(), before.PID); err != nil {
+			return s, err
+		}
+	}
 	return s, f.restartAfterFlip(n, w, before, &s)
+}
+
+// dropCopy stops a half, and removes its copy. A half that only notes a change of its memory copies the changed state, so only a cold start
+// heals it.
+func dropCopy(n cluster.NodeInfo, h fault.Half, pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGSTOP); errors.Is(err, syscall.ESRCH) {
+		return nil // the flip has ended it
+	} else if err != nil {
+		return err
+	}
+	if err := os.Remove(half.CopyPath(n.StateDir, h)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // size returns the length of a file.

@@ -115,8 +115,9 @@ func (s *Supervisor) followReplicas(ctx context.Context) {
 	}
 }
 
-// returnToList publishes this replica's entry again if the replica was removed from the list but its member still stands. An operator may
-// remove a replica's id that is not the name of its member. Without an entry, a leader gets no reports from the other replicas.
+// returnToList publishes this replica's entry again if the replica was removed from the list but its member still stands. This happens if a
+// replica of an earlier version was asked to remove the id of a replica whose member of etcd has another name: it removed only the entry.
+// Without an entry, a leader gets no reports from the other replicas.
 func (s *Supervisor) returnToList(ctx context.Context) {
 	for failed := false; s.store.member != nil && ctx.Err() == nil; {
 		asked, cancel := context.WithTimeout(ctx, 2*time.Second)

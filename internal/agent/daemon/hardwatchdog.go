@@ -174,7 +174,7 @@ type hardware struct {
 	settled    atomic.Bool               // the disk has the settings with which the device is armed
 	unsettled  half.Condition            // they cannot be recorded; only settings uses it
 	disarmed   atomic.Bool               // from before the record is removed: a write that ends later removes it again
-	stated     bool                      // that the device is armed
+	stated     bool                      // the host half knows that the device is armed
 	unfed      half.Condition            // the device refuses to be fed
 	starving   half.Condition
 }

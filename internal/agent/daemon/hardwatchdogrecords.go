@@ -65,9 +65,9 @@ func (w *hardware) writeContact(c lastContact) {
 	}
 }
 
-// state states the open device once its settings are recorded: the next daemon must be as strict as this one has stated. They may differ
-// from the record of an earlier daemon. It waits at most contactWait for the disk, so that this daemon feeds the device even if the disk
-// hangs or refuses the record.
+// state reports the device as armed once its settings are on disk, because the next daemon must be at least as strict as this report. The
+// settings may differ from those that an earlier daemon recorded. It waits at most contactWait for the disk, so that this daemon feeds the
+// device even if the disk hangs or refuses the record.
 func (w *hardware) state() {
 	if w.stated {
 		return

@@ -42,7 +42,7 @@ func (m *Member) Alarms() []etcdserverpb.AlarmType {
 // disarmRetry is the pause after a failed disarm. Until it succeeds, the store takes no writes and no replica can lead.
 const disarmRetry = 2 * time.Second
 
-// disarmGone disarms alarms of members that are gone, when a raft leader begins and then every lookPeriod, until the member stops.
+// disarmGone disarms the NOSPACE alarms of removed members, at the start of each raft term and every lookPeriod, until the member stops.
 func (m *Member) disarmGone() {
 	t := time.NewTimer(lookPeriod)
 	defer t.Stop()

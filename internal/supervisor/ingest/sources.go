@@ -13,10 +13,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Budgets for waiting datagrams, per second. Verifying one costs some 100 µs, so all strangers together get a tenth of a core. Each
-// known source has its own budget, because its address may be forged, and so does every origin that a signature has proved: many
-// times the rate of a node whose neighbours all die. An origin has a budget for each of its addresses and each relay, and one for all
-// other addresses: from there come copies of its messages that a stranger has recorded.
+// Budgets for waiting datagrams, per second. Verifying one costs some 100 µs, so all strangers together get a tenth of a core. Each known
+// source has its own budget, because its address may be forged, and so does every origin that a signature has proved: many times the rate
+// of a node whose neighbours all die. Each origin has one budget for each of its addresses, for each relay's address, for gossip, and for
+// all other addresses together. The last one serves replays by a stranger.
 const (
 	strangerRate, strangerBurst = 1000, 1000
 	sourceRate, sourceBurst     = 2000, 4096
@@ -52,7 +52,7 @@ type sources struct {
 // originWay is a way by which messages of an origin come.
 type originWay struct {
 	origin string
-	from   netip.AddrPort // of the origin or a relay; not valid: another one, or gossip
+	from   netip.AddrPort // the origin's or a relay's own address; zero: any other address, or gossip
 	gossip bool
 }
 

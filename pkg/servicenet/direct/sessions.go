@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Bounds of Sessions. A session beyond them drops the oldest retired one of the name, or else the oldest of the name or of
-// all. The half of the dropped session gets no answers, signs, and requests the path again.
+// Bounds of Sessions. At MaxSessionsPerName, a new session replaces the name's oldest retired session, or its oldest if none is retired. At
+// the bound for all, it replaces the oldest of all. The half of the dropped session gets no answers, signs, and requests the path again.
 const (
 	// MaxSessionsPerName is one session for each service interface: the sessions of a half with one supervisor.
 	MaxSessionsPerName = 8

@@ -73,7 +73,7 @@ type Status struct {
 type timing struct {
 	retry, maxRetry time.Duration // first and longest wait before the disk is tried again
 	close           time.Duration // most that Close waits
-	look            time.Duration // between looks for the file while there is nothing to write
+	look            time.Duration // interval of checks, while idle, that the file still exists
 	maxWaiting      int           // reports that wait for the disk
 }
 

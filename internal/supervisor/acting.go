@@ -78,7 +78,7 @@ func (m responseMasks) Unmask(ctx context.Context, token uint64, at fault.NodeID
 }
 
 // claims returns the claims of open responses on masks, the oldest first: of steps that have masked a link, or may have, and that are
-// not being undone. A step that found the link masked by another response is one of them. A record that this version cannot read has
+// not being undone. A step that found the link masked by another response counts too. A record that this version cannot read has
 // no claim: it must not hold up the undo of others.
 func (m responseMasks) claims(ctx context.Context) ([]api.MaskClaim, error) {
 	if m.s.respond.responder == nil {

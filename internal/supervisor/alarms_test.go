@@ -67,7 +67,7 @@ func TestLowDiskIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestFullExternalEtcdRaisesAlarm: while an external etcd refuses commits for want of space, the leader has the alarm `store full`.
+// TestFullExternalEtcdRaisesAlarm: while an external etcd refuses commits because it is full, the leader has the alarm `store full`.
 func TestFullExternalEtcdRaisesAlarm(t *testing.T) {
 	var r spaceRefusals
 	began := time.Now()

@@ -121,8 +121,8 @@ func judgePanic(st *NodeStatus, received []string, busSilent bool, reporter stri
 // others returns the nodes of halves except one node, each once and sorted.
 func others(halves []string, but fault.NodeID) (out []string) {
 	for _, half := range halves {
-		if node, _, _ := strings.Cut(half, "/"); node != string(but) && !slices.Contains(out, node) {
-			out = append(out, node)
+		if node := fault.NodeOf(half); node != but && !slices.Contains(out, string(node)) {
+			out = append(out, string(node))
 		}
 	}
 	slices.Sort(out)

@@ -7,6 +7,7 @@ package fault
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -205,6 +206,12 @@ type Origin struct {
 
 // String returns "node/half".
 func (o Origin) String() string { return string(o.Node) + "/" + o.Half.String() }
+
+// NodeOf returns the node in the text of an Origin.
+func NodeOf(origin string) NodeID {
+	node, _, _ := strings.Cut(origin, "/")
+	return NodeID(node)
+}
 
 // ReportID identifies a report for ever: duplicates share it.
 type ReportID struct {

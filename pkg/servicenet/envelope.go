@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -200,12 +199,6 @@ func leaveOutNames(hops []*lofamov1.Hop, inner *lofamov1.Envelope) []*lofamov1.H
 	return hops
 }
 
-// nodeOf returns the node in a half's name.
-func nodeOf(name string) string {
-	node, _, _ := strings.Cut(name, "/")
-	return node
-}
-
 // SealDowncall wraps an envelope (an ack or a challenge) that a host half is to pass to node.
 func SealDowncall(node fault.NodeID, inner []byte, s Signer) ([]byte, error) {
 	env, err := parseInner(inner)
@@ -287,7 +280,7 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 			return Arrival{}, err
 		}
 		if a.Hops[0].Node == "" { // left out: the origin's
-			a.Hops[0].Node = fault.NodeID(nodeOf(o.Name))
+			a.Hops[0].Node = fault.NodeOf(o.Name)
 		}
 		switch o.Msg.GetBody().(type) {
 		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce:
@@ -386,8 +379,8 @@ func checkSigner(msg *lofamov1.Message, role, name string) error {
 		return refuse(RefusedRole, "acks: signed by %s %q: want a %s", role, name, RoleSupervisor)
 	}
 	if hops := msg.GetRelayed().GetHops(); len(hops) > 0 && hops[len(hops)-1].GetNode() == "" { // left out: the signer's
-		hops[len(hops)-1].Node = nodeOf(name)
-		said.Node = fault.NodeID(nodeOf(name))
+		hops[len(hops)-1].Node = string(fault.NodeOf(name))
+		said.Node = fault.NodeOf(name)
 	}
 	if want == RoleNode && said.String() != name {
 		return refuse(RefusedOrigin, "%T of %s: signed by %q: want the same", msg.GetBody(), said, name)

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -94,16 +93,10 @@ func (s *sources) origin(now time.Time, origin, sender string, from netip.AddrPo
 	node, _ := s.configured(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if node != "" && string(node) == nodeOf(sender) || slices.ContainsFunc(s.learned[sender], func(u use) bool { return u.addr == from }) {
+	if node != "" && node == fault.NodeOf(sender) || slices.ContainsFunc(s.learned[sender], func(u use) bool { return u.addr == from }) {
 		way.from = from
 	}
 	return way.gossip || way.from.IsValid(), allow(s.origins, originWaysMost, way, originRate, originBurst, now)
-}
-
-// nodeOf returns the node in a half's name.
-func nodeOf(name string) string {
-	node, _, _ := strings.Cut(name, "/")
-	return node
 }
 
 // allow takes one unit from a budget. A new budget beyond most resets all.
@@ -140,7 +133,7 @@ func (s *sources) fresh(name string, reports []fault.Report) bool {
 
 // keep forgets the digests and budgets of nodes for which known is false.
 func (s *sources) keep(known func(fault.NodeID) bool) {
-	gone := func(name string) bool { return !known(fault.NodeID(nodeOf(name))) }
+	gone := func(name string) bool { return !known(fault.NodeOf(name)) }
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.newest, func(name string, _ stamp) bool { return gone(name) })

@@ -3,6 +3,7 @@ package durable
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -23,4 +24,24 @@ func Lock(ctx context.Context, f *os.File, every time.Duration) error {
 		case <-time.After(every):
 		}
 	}
+}
+
+// LockDir takes the exclusive lock of a directory for one of several commands that change it, and waits at most for the given time. The
+// lock ends when the returned file is closed, and with the process.
+func LockDir(dir string, within time.Duration) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	switch err = Lock(ctx, f, 10*time.Millisecond); {
+	case err == nil:
+		return f, nil
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("another command has been changing it for more than %s", within)
+	default:
+		err = fmt.Errorf("lock the directory: %w", err)
+	}
+	return nil, errors.Join(err, f.Close())
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -185,22 +184,11 @@ func (a *App) LockContexts() (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
-	f, err := os.Open(dir)
+	f, err := durable.LockDir(dir, contextsWait)
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), contextsWait)
-	defer cancel()
-	err = durable.Lock(ctx, f, 10*time.Millisecond)
-	switch {
-	case err == nil:
-		return func() { _ = f.Close() }, nil
-	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("configuration %s: another command has been changing it for more than %s", path, contextsWait)
-	default:
-		err = fmt.Errorf("configuration %s: lock its directory: %w", path, err)
-	}
-	return nil, errors.Join(err, f.Close())
+	return func() { _ = f.Close() }, nil
 }
 
 // SaveContexts writes the configuration file, which only its owner may read, and returns its path. The caller has called LockContexts.

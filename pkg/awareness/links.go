@@ -42,7 +42,7 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	near, nearBad := m.broken(n, p, own, c, by, now)
 	away, awayBad := m.broken(n, n, far, c, farBy, now)
 	if nearBad != awayBad && !near.keep && !away.keep {
-		if f, ok := m.oneSided(n, p, c, own, far, by, now); ok {
+		if f, ok := m.oneSided(n, p, d, own, far, by, now); ok {
 			return f
 		}
 	}
@@ -98,16 +98,21 @@ func (r *record) works() bool {
 // oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end
 // that is not heard learns this from the other end's frames. If it has not confirmed the failure LinkSettle after the
 // accusation became known, its next report contradicts it. Until then the link stays unchanged and n is checked again.
-// An overdue report contradicts nothing until it arrives, nor does one of a node that a quorum accuses.
-func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
-	accused, accusation, word := p, own, far
+// An overdue report contradicts nothing until it arrives, nor does one of a node that a quorum accuses. The reports of an end that
+// contradicts already go on contradicting when the link becomes better or worse for it.
+func (m *Machine) oneSided(n, p *node, d grid.Direction, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
+	c := fault.Link(d)
+	accused, accusation, word, disputed := p, own, far, n.components[c].rule == ruleDisputed
 	if own == nil || own.state != fault.Failed {
-		accused, accusation, word = n, far, own
+		accused, accusation, word, disputed = n, far, own, p.components[fault.Link(d.Opposite())].rule == ruleDisputed
 	}
 	if !word.works() || m.outvoted(accused, now) {
 		return finding{}, false
 	}
-	due := fault.Later(accusation.since, word.since).Add(m.cfg.LinkSettle)
+	due := accusation.since.Add(m.cfg.LinkSettle)
+	if !disputed {
+		due = fault.Later(due, word.since.Add(m.cfg.LinkSettle))
+	}
 	if word.said.Before(due) {
 		n.wakeAt(fault.Later(due, now.Add(m.cfg.DigestPeriod/10)), now) // until the report arrives, which does not touch n, or the word expires
 		end := accusation.since.Add(m.cfg.LinkSettle + m.overdue())

@@ -174,7 +174,36 @@ func Becomes(node, component string, states ...lofamov1.State) func(Seen) bool {
 	}
 }
 
-// Settle waits until every node is NORMAL and a supervisor has heard it since Settle began.
+// Settle waits until every node is NORMAL and a supervisor has heard it since Settle began, and until no link is bad: a node with a bad
+// link is NORMAL itself, and a link that has flapped improves later.
 func (l *Lab) Settle(ctx context.Context) error {
-	return l.Cluster.WaitNormalSince(ctx, time.Now(), nil)
+	if err := l.Cluster.WaitNormalSince(ctx, time.Now(), nil); err != nil {
+		return err
+	}
+	for {
+		bad := "the supervisors do not answer"
+		if all, err := l.Client.ListNodes(ctx, &lofamov1.ListNodesRequest{}); err == nil {
+			if bad = badLink(all.GetNodes()); bad == "" {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the links to be NORMAL: %w; last seen: %s", ctx.Err(), bad)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// badLink names one link that is SICK or FAILED; empty: there is none.
+func badLink(nodes []*lofamov1.Node) string {
+	for _, n := range nodes {
+		for _, c := range n.GetComponents() {
+			bad := c.GetState() == lofamov1.State_SICK || c.GetState() == lofamov1.State_FAILED
+			if bad && strings.HasPrefix(c.GetName(), "link/") {
+				return n.GetId() + " " + c.GetName() + " " + c.GetState().String()
+			}
+		}
+	}
+	return ""
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // State is the state of a node or component in the fault map: "NORMAL", "SICK", "FAILED", or "UNKNOWN" without
-// information.
+// information. A node that has left the torus, or whose place a spare has, is UNKNOWN.
 type State string
 
 // The states.

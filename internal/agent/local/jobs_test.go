@@ -338,6 +338,26 @@ func TestBarrierEndsByTimeoutOrDeath(t *testing.T) {
 	}
 }
 
+// TestBarrierWaitsForReplacedMemberUntilDeadline: a dead member ends its barrier. Once a spare has its place it is UNKNOWN, which is no
+// proof of death, and a later barrier ends at its deadline.
+func TestBarrierWaitsForReplacedMemberUntilDeadline(t *testing.T) {
+	w := newCluster(t, config.DefaultAgent().Jobs, abc...)
+	w.halves["b"].set("c", lofamov1.State_FAILED)
+	m := dial(t, w.sockets["b"]).Job(jobs.Job{Name: "train", Members: members(abc...)})
+	var gone *jobs.GoneError
+	if err := m.Barrier(ends(t), "before"); !errors.As(err, &gone) || !slices.Equal(gone.Nodes, []string{"c"}) {
+		t.Errorf("dead: %v", err)
+	}
+	w.halves["b"].set("c", lofamov1.State_UNKNOWN)
+	w.servers["b"].Changed([]fault.NodeID{"c"})
+	req := &lofamov1.BarrierRequest{Job: "train", Name: "after", Generation: 1, Members: members(abc...),
+		Wait: durationpb.New(2 * time.Second)}
+	_, err := api(t, w.sockets["b"]).Barrier(ends(t), req)
+	if status.Code(err) != codes.DeadlineExceeded || !strings.HasSuffix(err.Error(), "missing: a, c") {
+		t.Errorf("replaced: %v", err)
+	}
+}
+
 // A watch of as many nodes as a node may watch leaves room for the members of barriers, and a dead one of them ends its barrier.
 func TestLargeWatchDoesNotHideDeadMember(t *testing.T) {
 	w := newCluster(t, config.DefaultAgent().Jobs, abc...)

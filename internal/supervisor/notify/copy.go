@@ -26,15 +26,15 @@ func (k *known) Quorum() bool { return k.noQuorum() == 0 }
 
 // Node implements Map.
 func (k *known) Node(id fault.NodeID) *lofamov1.NodeView {
+	out := &lofamov1.NodeView{
+		Id: string(id), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE, Maintenance: k.marks.Of(id) != nil,
+	}
 	rank, ok := k.Rank(id)
 	if !ok {
-		return nil
+		return out
 	}
 	st := k.Brief(rank).Status
-	out := &lofamov1.NodeView{
-		Id: string(id), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
-		Groups: tellable(st.Groups), Maintenance: k.marks.Of(id) != nil,
-	}
+	out.State, out.Cause, out.Groups = lofamov1.State(st.State), lofamov1.Cause(st.Cause), tellable(st.Groups)
 	for c, state := range k.Faulty(rank) {
 		out.Faults = append(out.Faults, &lofamov1.ComponentFault{Component: uint32(c), State: lofamov1.State(state),
 			Cause: lofamov1.Cause(k.Cause(rank, c))})
@@ -56,6 +56,25 @@ func tellable(ids []string) []string {
 
 // Neighbours implements Map.
 func (k *known) Neighbours(id fault.NodeID) []fault.NodeID { return k.names.Topology().Neighbours(id) }
+
+// departed returns the nodes of a former map that the present one lacks.
+func departed(before, now view.Map) []fault.NodeID {
+	if before.Topology() == now.Topology() {
+		return nil
+	}
+	var out []fault.NodeID
+	for rank := range before.Len() {
+		if id := before.ID(rank); !has(now, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func has(m view.Map, id fault.NodeID) bool {
+	_, ok := m.Rank(id)
+	return ok
+}
 
 // moved returns the nodes whose group faults changed.
 func moved(before, now view.Map) []fault.NodeID {

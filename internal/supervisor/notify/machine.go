@@ -16,7 +16,8 @@ type Map interface {
 	Revision() uint64
 	// Quorum reports whether this replica's store has a quorum. Without one the map may be old.
 	Quorum() bool
-	// Node returns the message's part on a node, or nil if there is no such node.
+	// Node returns the message's part on a node. A node outside the map is UNKNOWN, because halves take an omitted node of their jobs for
+	// NORMAL. It has left, another node has its place, or it is of another region.
 	Node(id fault.NodeID) *lofamov1.NodeView
 	Neighbours(id fault.NodeID) []fault.NodeID
 }
@@ -123,18 +124,21 @@ func (m *Machine) ahead(now time.Time, h *half, known uint64, in Map) bool {
 // whole sends the whole state.
 func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, reset bool, in Map) []Notice {
 	h.whole, h.sent = now, in.Revision()
-	var nodes []*lofamov1.NodeView
+	var nodes, unknown []*lofamov1.NodeView
 	about := append([]fault.NodeID{node}, in.Neighbours(node)...)
 	for _, id := range about {
-		if t := in.Node(id); t != nil {
-			nodes = append(nodes, t)
-		}
+		nodes = append(nodes, in.Node(id))
 	}
 	for _, id := range h.interest.nodes {
-		if t := in.Node(id); t != nil && !plain(t) && !slices.Contains(about, id) {
+		switch t := in.Node(id); {
+		case plain(t) || slices.Contains(about, id):
+		case t.GetState() == lofamov1.State_UNKNOWN:
+			unknown = append(unknown, t)
+		default:
 			nodes = append(nodes, t)
 		}
 	}
+	nodes = append(nodes, unknown...) // last: to a half, nodes without room are UNKNOWN too
 	return m.notices(node, h, nodes, &lofamov1.FaultUpdate{PutBack: reset, WantInterest: list != h.interest.serial}, in)
 }
 
@@ -189,9 +193,7 @@ func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Notice {
 		}
 		var views []*lofamov1.NodeView
 		for _, id := range concerned[whom] {
-			if t := in.Node(id); t != nil {
-				views = append(views, t)
-			}
+			views = append(views, in.Node(id))
 		}
 		notices := m.notices(whom, h, views, &lofamov1.FaultUpdate{Since: h.sent}, in)
 		if notices[0].Update.GetIncomplete() {

@@ -43,7 +43,7 @@ func (r *ring) Quorum() bool { return !r.cut }
 func (r *ring) Node(node fault.NodeID) *lofamov1.NodeView {
 	i := r.index(node)
 	if i < 0 {
-		return nil
+		return &lofamov1.NodeView{Id: string(node), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE}
 	}
 	return &lofamov1.NodeView{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups,
 		Maintenance: r.marked[node]}
@@ -407,6 +407,28 @@ func TestUpdatesBeyondBoundAreIncomplete(t *testing.T) {
 	take(m.Changed([]fault.NodeID{"n1000"}, r))
 	if s := h.Node("n1000").GetState(); s != lofamov1.State_SICK {
 		t.Errorf("n1000 is sick, told %s", s)
+	}
+}
+
+// TestManyUnknownNodesHideNoFault: a user of a node watches many ids that name no node, and fault notices of another user's job still
+// reach that job.
+func TestManyUnknownNodesHideNoFault(t *testing.T) {
+	r, m := newRing(6), notify.NewMachine(config())
+	h := hostcore.NewFaultView("n0", r.Neighbours("n0"))
+	list := []fault.NodeID{"n3"}
+	for i := range servicenet.MaxInterest - 1 {
+		list = append(list, fault.NodeID(fmt.Sprintf("a-%060d", i)))
+	}
+	r.states[3] = lofamov1.State_FAILED
+	h.Watch(list)
+	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 1, List: h.Serial()}, r)
+	for _, msg := range h.Interest(1) {
+		for _, notice := range m.Interested(begin, msg, r) {
+			h.Take(notice.Update)
+		}
+	}
+	if s := h.Node("n3").GetState(); h.Pending() || s != lofamov1.State_FAILED {
+		t.Errorf("n3 has failed, told %s", s)
 	}
 }
 

@@ -73,6 +73,8 @@ type HTTPAnswer struct {
 	Status int
 	Header http.Header
 	Body   []byte
+	// Cut says why Body is only the beginning of the body; nil: Body is complete.
+	Cut error
 }
 
 // HTTPError is the error of a call without an answer.
@@ -87,8 +89,8 @@ func (e *HTTPError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *HTTPError) Unwrap() error { return e.Err }
 
-// Post sends a body once and returns the whole answer, whatever its status, or an *HTTPError. If sent is not nil, Post
-// calls it after the body has left and before the answer arrives.
+// Post sends a body once and returns the answer, whatever its status, or an *HTTPError. An answer whose body is too long, too late or
+// broken is an answer too, with Cut. If sent is not nil, Post calls it after the body has left and before the answer arrives.
 func (c *HTTPCaller) Post(ctx context.Context, header http.Header, body []byte, sent func()) (HTTPAnswer, error) {
 	late := fmt.Errorf("no answer within %s", c.timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, late)
@@ -130,10 +132,11 @@ func (c *HTTPCaller) Post(ctx context.Context, header http.Header, body []byte, 
 	if err == nil && len(b) > MaxHTTPAnswer {
 		err = fmt.Errorf("the answer is longer than %d bytes", MaxHTTPAnswer)
 	}
+	a := HTTPAnswer{Status: resp.StatusCode, Header: resp.Header, Body: b[:min(len(b), MaxHTTPAnswer)]}
 	if err != nil {
-		return HTTPAnswer{}, &HTTPError{true, fmt.Errorf("status %d: %w", resp.StatusCode, said(err))}
+		a.Cut = fmt.Errorf("status %d: %w", resp.StatusCode, said(err))
 	}
-	return HTTPAnswer{resp.StatusCode, resp.Header, b}, nil
+	return a, nil
 }
 
 func (c *HTTPCaller) transport() (*http.Transport, error) {

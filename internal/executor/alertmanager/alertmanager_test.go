@@ -432,6 +432,45 @@ func TestUnreachedAlertIsNotSentLater(t *testing.T) {
 	}
 }
 
+// TestStatusOfIncompleteAnswerCounts: an Alertmanager, or a proxy in front of it, answers with a long page, or with one that never ends.
+// An alert that it accepts with 200 is sent once, and an error names the status.
+func TestStatusOfIncompleteAnswerCounts(t *testing.T) {
+	page := "no such page" + strings.Repeat("x", 2*executor.MaxHTTPAnswer)
+	for name, c := range map[string]struct {
+		status  int
+		endless bool
+		want    response.Outcome
+		detail  string
+	}{
+		"200, long":    {http.StatusOK, false, response.Succeeded, ""},
+		"200, endless": {http.StatusOK, true, response.Succeeded, ""},
+		"404, long":    {http.StatusNotFound, false, response.NotKnown, `status 404: "no such page`},
+		"404, endless": {http.StatusNotFound, true, response.NotKnown, "status 404"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int32
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.WriteHeader(c.status)
+				if requests.Add(1); !c.endless {
+					_, _ = w.Write([]byte(page))
+					return
+				}
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}))
+			t.Cleanup(s.Close)
+			x, _ := run(t, Config{URLs: []string{s.URL}, RequestTimeout: config.Duration(time.Second), Resend: config.Duration(time.Hour),
+				Hold: config.Duration(4 * time.Hour)}, nil)
+			ctx := deadline.When(t, func() bool { return requests.Load() > 1 }) // the executor sends it again
+			if r := x.Do(ctx, jobOf("n1", 1)); r.Outcome != c.want || !strings.Contains(r.Detail, c.detail) {
+				t.Errorf("%+v after %d requests", r, requests.Load())
+			}
+		})
+	}
+}
+
 // lines counts the lines of a log.
 type lines struct{ n atomic.Int32 }
 

@@ -204,6 +204,42 @@ func TestReplaceGivesUpConflictsAtItsTimeLimit(t *testing.T) {
 	}
 }
 
+// TestReplaceDrainsWhileLeaderIsDead: the leader commits the masks of a replacement and dies. A replica answers from its own copy, which
+// names no ends that wait. The command waits for all ends, within the limit of --drain.
+func TestReplaceDrainsWhileLeaderIsDead(t *testing.T) {
+	const reason = "x is put in the place of n0-0-0"
+	m := ctltest.Healthy(t, "2x2x2")
+	m.Nodes.Nodes = append(m.Nodes.Nodes, &lofamov1.Node{Id: "x", Spare: true, State: lofamov1.State_UNKNOWN})
+	for _, n := range m.Nodes.GetNodes() {
+		if n.GetId() == "n0-0-0" || n.GetId() == "x" {
+			n.Maintenance = &lofamov1.Maintenance{Node: n.GetId(), Reason: reason}
+		}
+	}
+	r := ctltest.StartRemote(t, m)
+	o := &r.Server.Operators
+	o.Topology = someTopology()
+	o.Masks = &lofamov1.ListMasksResponse{Stale: true, Masks: []*lofamov1.LinkMask{
+		{Node: "n0-0-0", Coord: "0,0,0", Direction: "X+", Peer: "n1-0-0", PeerCoord: "1,0,0", Reason: reason},
+		{Node: "n1-0-0", Coord: "1,0,0", Direction: "X+", Peer: "n0-0-0", PeerCoord: "0,0,0", Reason: reason},
+	}}
+	o.Errs = []error{status.Error(codes.Internal, "enough")}
+	var out, errOut bytes.Buffer
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	code := Run(ctx, r.Flags("node", "replace", "n0-0-0", "x", "--drain", "1500ms"), command.Env{
+		Stdout: &out, Stderr: &errOut, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
+	})
+	want := "waiting until nothing waits at the ends of n0-0-0 n1-0-0\n" +
+		"n0-0-0 n1-0-0 has not said that its mask is in force: going on; x gets the place of n0-0-0\n"
+	if code != command.ExitFailure || out.String() != want || !strings.Contains(errOut.String(), "replace n0-0-0: enough") {
+		t.Errorf("exit code %d, %s%s", code, out.String(), errOut.String())
+	}
+	if took := time.Since(began); took < 1500*time.Millisecond {
+		t.Errorf("the spare gets the place after %v", took)
+	}
+}
+
 func TestReplaceTakesCoordinates(t *testing.T) {
 	r := conflicting(t, 0)
 	r.Server.Operators.Errs = []error{status.Error(codes.Internal, "enough")}

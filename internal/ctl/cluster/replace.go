@@ -53,6 +53,8 @@ type replaceState struct {
 	// unwell are the link ends at the coordinates that are not NORMAL, as "node/direction".
 	unwell []string
 	drain  bool // time remains for it
+	// stale: the masks come from a replica that reaches no leader, so their Waiting is empty.
+	stale bool
 }
 
 // cannotReplace is the reason why a replacement is impossible.
@@ -178,12 +180,16 @@ func unmasked(s replaceState, at string) []grid.Direction {
 	return out
 }
 
-// drains returns the living nodes that have not yet confirmed a mask at their end.
+// drains returns the living nodes that have not yet confirmed a mask at their end. With stale masks, no node counts as having confirmed.
 func drains(s replaceState, masks []*lofamov1.LinkMask) []string {
 	var out []string
 	for _, m := range masks {
-		for _, id := range m.GetWaiting() {
-			if !s.failed[id] && !slices.Contains(out, id) {
+		waiting := m.GetWaiting()
+		if s.stale {
+			waiting = []string{m.GetNode(), m.GetPeer()}
+		}
+		for _, id := range waiting {
+			if id != "" && !s.failed[id] && !slices.Contains(out, id) { // at an empty place there is no node
 				out = append(out, id)
 			}
 		}
@@ -342,7 +348,8 @@ func readReplacement(ctx context.Context, s command.Session, r replacement) (st 
 	if err != nil {
 		return st, err
 	}
-	st.masks, st.marks, st.failed = masks.GetMasks(), make(map[string]string), make(map[string]bool)
+	st.masks, st.stale = masks.GetMasks(), masks.GetStale()
+	st.marks, st.failed = make(map[string]string), make(map[string]bool)
 	nodes, err := s.ListNodes(ctx, &lofamov1.ListNodesRequest{Brief: true})
 	if err != nil {
 		return st, err

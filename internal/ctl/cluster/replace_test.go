@@ -61,6 +61,34 @@ func TestReplaceSteps(t *testing.T) {
 	expect(replaceDone)
 }
 
+// TestReplaceDrainsWithoutLeader: masks of a replica that reaches no leader name no waiting ends. All living ends count as waiting until a
+// leader answers or the time limit for draining has passed.
+func TestReplaceDrainsWithoutLeader(t *testing.T) {
+	r, s := replaceWorld()
+	s.marks["n1"], s.marks["s0"], s.stale = "swap", "swap", true
+	s.masks = []*lofamov1.LinkMask{
+		{Node: "n0", Coord: "0,0,0", Direction: "X+", Peer: "n1", PeerCoord: "1,0,0", Reason: "swap"},
+		{Node: "n1", Coord: "1,0,0", Direction: "X+", Peer: "", PeerCoord: "2,0,0", Reason: "swap"}, // n2 has left
+	}
+	expect := func(want replaceStep, waits ...string) {
+		t.Helper()
+		step, on, err := r.next(s)
+		if step != want || err != nil || !slices.Equal(on, waits) {
+			t.Errorf("step %d, waits for %v, %v: want %d, %v", step, on, err, want, waits)
+		}
+	}
+	expect(replaceDrain, "n0", "n1")
+	s.failed["n1"] = true
+	expect(replaceDrain, "n0")
+	s.drain = false
+	expect(replaceSwap, "n0")
+	s.drain, s.stale = true, false
+	s.masks[0].Waiting = []string{"n0"}
+	expect(replaceDrain, "n0")
+	s.masks[0].Waiting = nil
+	expect(replaceSwap)
+}
+
 // An existing mark of a person, on either node, stays unchanged after the replacement; one of an earlier replacement
 // ends.
 func TestReplaceLeavesMarks(t *testing.T) {

@@ -9,8 +9,8 @@
 // memory of the last one: a kind loads in begin what else must outlive a leader. Answers that arrive outside a term are
 // dropped; the next leader's first order is answered again.
 //
-// The files configurationplan.go, mappingplan.go, peerplan.go, procedureplan.go, proceduremachine.go and strays.go are pure:
-// they decide what to order, and sign and send nothing. Start reading at kind.
+// The files configurationplan.go, mappingplan.go, peerepochs.go, peerplan.go, procedureplan.go, proceduremachine.go and strays.go
+// are pure: they decide what to order, and sign and send nothing. Start reading at kind.
 package orders
 
 import (

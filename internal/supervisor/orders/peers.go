@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -41,6 +39,7 @@ type peers struct {
 	cfg     *Config
 	records peerRecords // as stored, and as reported since
 	put     map[fault.NodeID]bool
+	epochs  peerEpochs
 	plan    peerPlan
 	topo    *topology.Topology // the topology of the plan; nil: no plan
 	dirty   bool               // the plan is outdated
@@ -69,7 +68,7 @@ func newPeers(cfg *Config) (*peers, *standing[peerWord, *lofamov1.PeerStatus]) {
 		Asks:  2,
 		Holds: func(st *lofamov1.PeerStatus, w peerWord) bool { return w.heldBy(st) && !st.GetLost() },
 		// A waiting spare has no boot epoch, and may have started with an empty disk.
-		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
+		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 || k.epochs.wentBack(st) },
 		Life: peerLife,
 	}, k)
 }
@@ -136,7 +135,7 @@ func (k *peers) begin(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load the ends of links: %w", err)
 	}
-	k.records, k.put, k.plan, k.topo, k.dirty = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false
+	k.records, k.put, k.plan, k.topo, k.dirty, k.epochs = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false, peerEpochs{}
 	k.askAt, k.lacking, k.settledAt = time.Now().Add(peersAsk), 0, time.Time{}
 	k.mu.Lock()
 	k.ends = make(map[fault.NodeID]statedEnds, len(records))
@@ -149,15 +148,20 @@ func (k *peers) begin(ctx context.Context) error {
 
 func (*peers) status(m *lofamov1.Message) *lofamov1.PeerStatus { return m.GetPeerStatus() }
 
-// said records a status. Spares count too.
+// said records a status. Spares count too. A record that differs only in the boot epoch is stored with its next change: until then,
+// statuses of the stored epoch say the same about the node.
 func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	id := fault.NodeID(st.GetNode())
 	if _, listed := k.cfg.Names.Topology().Node(id); !listed {
 		return false
 	}
-	kept := keepPeers(k.records[id], st)
-	if !proto.Equal(k.records[id], kept) {
-		k.records[id], k.put[id], k.dirty = kept, true, true
+	was := k.records[id]
+	if !k.epochs.take(time.Now(), fault.Epoch(was.GetEpoch()), st) {
+		return false
+	}
+	kept := keepPeers(was, st)
+	if k.records[id] = kept; !samePeers(was, kept) {
+		k.put[id], k.dirty = true, true
 		k.note(id, kept)
 	}
 	return !st.GetConfiguration() // such a status says nothing about its peers
@@ -170,6 +174,9 @@ func (k *peers) changed() <-chan struct{} { return k.change }
 func (k *peers) follow(ctx context.Context, m *order.Standing[peerWord, *lofamov1.PeerStatus]) error {
 	k.change, k.waited = k.cfg.Names.Changed(), 0
 	topo := k.cfg.Names.Topology()
+	for _, q := range k.epochs.questions(time.Now()) {
+		k.question(q.node, q.try)
+	}
 	k.settle(topo, time.Now())
 	if k.topo != topo || k.dirty {
 		if err := k.store(ctx, topo); err != nil {
@@ -211,6 +218,14 @@ func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *top
 			m.Ask(n.ID, time.Now().Add(time.Duration(i)*peersPace))
 		}
 	}
+}
+
+// question makes a node state its peers: a node answers every order, and has a higher number than 1, or refuses an order without its
+// life. try counts from 1.
+func (k *peers) question(id fault.NodeID, try int) {
+	k.cfg.Sender.Order(id, servicenet.OrderPeers, func(string) *lofamov1.Message {
+		return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: peerWord{}.Order(id, 1, 0)}}
+	}, Relays(k.cfg.Names, id, try))
 }
 
 // unlisted returns whether a node is absent from a topology.

@@ -28,6 +28,8 @@ const (
 	peersPuts = 40
 	// peersPace is the pause between questions to two nodes.
 	peersPace = 20 * time.Millisecond
+	// peersHeard is the time for which a node counts as heard after a status. A waiting spare sends one every 10 s.
+	peersHeard = 30 * time.Second
 	// peersBound is the largest torus whose statuses are stored, and whose silent nodes get questions. A node takes
 	// half a kilobyte in the store. In a larger torus the next leader begins with the statuses that nodes send then;
 	// spares and their neighbours report unasked.
@@ -51,8 +53,9 @@ type peers struct {
 	change    <-chan struct{} // closed when the topology changes
 	waited    time.Duration   // for the store, in the last follow
 
-	mu   sync.Mutex
-	ends map[fault.NodeID]statedEnds
+	mu    sync.Mutex
+	ends  map[fault.NodeID]statedEnds
+	heard map[fault.NodeID]time.Time // time of the newest status in this term
 }
 
 const (
@@ -111,6 +114,14 @@ func (k *peers) Moves(id fault.NodeID) bool {
 	return k.ends[id].moves
 }
 
+// Heard reports whether a node has sent a status lately, and to this leader. Ends may be from long ago.
+func (k *peers) Heard(id fault.NodeID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at, heard := k.heard[id]
+	return heard && time.Since(at) < peersHeard
+}
+
 // note makes a record's ends known.
 func (k *peers) note(id fault.NodeID, r *lofamov1.PeerStatus) {
 	if len(r.GetEnds()) == 0 {
@@ -138,7 +149,7 @@ func (k *peers) begin(ctx context.Context) error {
 	k.records, k.put, k.plan, k.topo, k.dirty, k.epochs = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false, peerEpochs{}
 	k.askAt, k.lacking, k.settledAt = time.Now().Add(peersAsk), 0, time.Time{}
 	k.mu.Lock()
-	k.ends = make(map[fault.NodeID]statedEnds, len(records))
+	k.ends, k.heard = make(map[fault.NodeID]statedEnds, len(records)), make(map[fault.NodeID]time.Time)
 	k.mu.Unlock()
 	for id, r := range records {
 		k.note(id, r)
@@ -155,10 +166,13 @@ func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	if _, listed := k.cfg.Names.Topology().Node(id); !listed {
 		return false
 	}
-	was := k.records[id]
-	if !k.epochs.take(time.Now(), fault.Epoch(was.GetEpoch()), st) {
+	was, now := k.records[id], time.Now()
+	if !k.epochs.take(now, fault.Epoch(was.GetEpoch()), st) {
 		return false
 	}
+	k.mu.Lock()
+	k.heard[id] = now
+	k.mu.Unlock()
 	kept := keepPeers(was, st)
 	if k.records[id] = kept; !samePeers(was, kept) {
 		k.put[id], k.dirty = true, true
@@ -203,7 +217,7 @@ func (k *peers) settle(topo *topology.Topology, now time.Time) {
 	k.settled, k.settledAt, k.dirty = topo.Dims, now, true
 }
 
-// ask schedules questions to nodes that never reported their ends.
+// ask schedules questions to nodes that never reported their ends, and to all spares that have not reported to this leader.
 func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *topology.Topology) {
 	if len(topo.Nodes) > peersBound {
 		return
@@ -214,9 +228,7 @@ func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *top
 		}
 	}
 	for i, n := range topo.Spares() { // a node that joins waits for this
-		if len(k.records[n.ID].GetEnds()) == 0 {
-			m.Ask(n.ID, time.Now().Add(time.Duration(i)*peersPace))
-		}
+		m.Ask(n.ID, time.Now().Add(time.Duration(i)*peersPace))
 	}
 }
 
@@ -244,6 +256,7 @@ func (k *peers) store(ctx context.Context, topo *topology.Topology) error {
 			delete(k.put, id)
 			k.mu.Lock()
 			delete(k.ends, id)
+			delete(k.heard, id)
 			k.mu.Unlock()
 		}
 	}

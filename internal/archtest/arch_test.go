@@ -138,6 +138,7 @@ var pure = []string{
 	"internal/executor/kubernetes/marks.go", "internal/executor/kubernetes/planacts.go", "internal/executor/kubernetes/plannedpods.go",
 	"internal/executor/webhook/attempt.go", "internal/executor/alertmanager/keeper.go",
 	"internal/supervisor/orders/configurationplan.go", "internal/supervisor/orders/mappingplan.go", "internal/supervisor/orders/peerplan.go",
+	"internal/supervisor/orders/peerepochs.go",
 	"internal/supervisor/notify/machine.go",
 	"internal/supervisor/orders/procedureplan.go", "internal/supervisor/orders/proceduremachine.go",
 	"internal/supervisor/orders/strays.go",

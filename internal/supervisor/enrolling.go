@@ -195,7 +195,7 @@ func (p *apiPart) serveEnrolment(s *Supervisor) error {
 const (
 	// placeEvery is the interval at which it looks for nodes that can get a place.
 	placeEvery = 200 * time.Millisecond
-	// unheardFor is the time after which a node that has enrolled and never reported is removed.
+	// unheardFor is the time without a report after which a node that has enrolled, and waits for a place, is removed.
 	unheardFor = 10 * time.Minute
 	// forgetEvery is the interval at which it looks for nodes that are gone.
 	forgetEvery = 10 * time.Second

@@ -92,8 +92,15 @@ func newJoining(forgetAfter time.Duration) *joining {
 		tried: make(map[fault.NodeID]time.Time), stays: make(map[fault.NodeID]time.Time), said: make(map[string]time.Time)}
 }
 
+// agents is what nodes' agents have reported.
+type agents interface {
+	topology.Ends
+	// Heard reports whether a node's agent has reported lately. Ends may be from long ago.
+	Heard(fault.NodeID) bool
+}
+
 // step returns the next step. It reads the map only when it needs it.
-func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, read joinReads) (out joinStep) {
+func (j *joining) step(now time.Time, t *topology.Topology, ends agents, read joinReads) (out joinStep) {
 	out.place = j.places(now, t, ends)
 	for _, n := range t.Spares() {
 		if !n.Joining {
@@ -125,16 +132,16 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends topology.Ends, 
 	return out
 }
 
-// places returns nodes that have enrolled and reported their ends of links. The first nodes of a torus get their places
-// together, because one alone has no neighbour.
-func (j *joining) places(now time.Time, t *topology.Topology, ends topology.Ends) (out []fault.NodeID) {
+// places returns nodes that have enrolled, have reported their ends of links, and have been heard lately. The first nodes of a torus
+// get their places together, because one alone has no neighbour.
+func (j *joining) places(now time.Time, t *topology.Topology, ends agents) (out []fault.NodeID) {
 	waiting := make(map[fault.NodeID]bool)
 	for _, n := range t.Spares() {
 		if !n.Joining {
 			continue
 		}
 		waiting[n.ID] = true
-		if _, heard := ends.Ends(n.ID); heard {
+		if _, known := ends.Ends(n.ID); known && ends.Heard(n.ID) {
 			j.since[n.ID] = now
 			if now.Sub(j.tried[n.ID]) >= placeAgain {
 				out = append(out, n.ID)

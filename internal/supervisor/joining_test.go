@@ -20,7 +20,7 @@ type heard map[fault.NodeID]bool
 func (h heard) Ends(id fault.NodeID) (uint8, bool) { return 0x3f, h[id] }
 func (h heard) Follows(fault.NodeID) bool          { return true }
 func (h heard) Moves(fault.NodeID) bool            { return true }
-func (h heard) Placed(fault.NodeID) bool           { return false }
+func (h heard) Heard(id fault.NodeID) bool         { return h[id] }
 
 // ring is a ring of nodes, with nodes that have enrolled beside it.
 func ring(nodes, joining int) *topology.Topology {
@@ -60,6 +60,28 @@ func TestOnlyHeardNodesGetPlaces(t *testing.T) {
 	}
 	if s := j.step(now.Add(placeAgain), ring(4, 2), heard{"j01": true}, noMap); len(s.place) != 1 {
 		t.Errorf("placed %v: want another try", s.place)
+	}
+}
+
+// heardLongAgo has the ends of nodes that have not reported lately.
+type heardLongAgo struct{ heard }
+
+func (heardLongAgo) Heard(fault.NodeID) bool { return false }
+
+func TestNodeThatWasHeardLongAgoGetsNoPlace(t *testing.T) {
+	t.Parallel()
+	j, now := newJoining(0), time.Unix(1000, 0)
+	all := heard{"j00": true, "j01": true}
+	for d := time.Duration(0); d <= unheardFor; d += time.Minute {
+		if s := j.step(now.Add(d), ring(4, 2), heardLongAgo{all}, noMap); len(s.place)+len(s.forget) != 0 {
+			t.Fatalf("after %s: %+v: want nothing: the reports of the nodes are old", d, s)
+		}
+	}
+	if s := j.step(now.Add(unheardFor+time.Second), ring(4, 2), heardLongAgo{all}, noMap); len(s.forget) != 1 {
+		t.Errorf("%+v: want that a node is removed, as one that never reported", s)
+	}
+	if s := j.step(now.Add(unheardFor+2*time.Second), ring(4, 2), all, noMap); len(s.place) != 2 {
+		t.Errorf("placed %v: want both: they have reported again", s.place)
 	}
 }
 

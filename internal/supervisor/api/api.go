@@ -67,6 +67,10 @@ type Stated interface {
 	topology.Ends
 	// Placed reports whether a node's agent waits for orders about its place, and has one by its last report.
 	Placed(fault.NodeID) bool
+	// Heard reports whether a node's agent has reported lately. Ends may be from long ago.
+	Heard(fault.NodeID) bool
+	// Ask asks nodes' agents for a report, once. It does not block.
+	Ask([]fault.NodeID)
 }
 
 // Config of the service.

@@ -66,14 +66,14 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 	}
 	applied, err := s.changeTopology(ctx, by, req.GetDryRun(), join)
 	if err == nil && len(unheard) > 0 {
-		if s.awaitAgents(ctx, func() bool { return len(s.unheard(nodes)) == 0 }) {
+		if s.awaitAgents(ctx, s.asked(nodes)) {
 			if applied, err = s.changeTopology(ctx, by, false, join); errors.Is(err, engine.ErrNotLeading) {
 				return nil, status.Errorf(codes.Aborted, "node %s: is a spare of the topology now, and has no place: %v: try again",
 					nodes[0].ID, err)
 			}
 		}
 		if err == nil && len(unheard) > 0 {
-			return nil, status.Errorf(codes.Aborted, "node %s: is a spare of the topology, and no supervisor has heard its agent yet: want "+
+			return nil, status.Errorf(codes.Aborted, "node %s: is a spare of the topology, and no supervisor hears its agent: want "+
 				"one that runs with spare: true; such an agent reports every 10 s: try again", unheard[0])
 		}
 	}
@@ -86,15 +86,28 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 	return resp, nil
 }
 
-// unheard returns the nodes that have not stated their ends of links. If one of them had a place, its neighbours would give up
-// their links to one another for a node that may never come.
+// unheard returns the nodes that have not stated their ends of links, or not reported lately. If one of them had a place, its
+// neighbours would give up their links to one another for a node that may never come.
 func (s *Server) unheard(nodes []topology.Node) (out []fault.NodeID) {
 	for _, n := range nodes {
-		if _, known := s.cfg.Ends.Ends(n.ID); !known {
+		if _, known := s.cfg.Ends.Ends(n.ID); !known || !s.cfg.Ends.Heard(n.ID) {
 			out = append(out, n.ID)
 		}
 	}
 	return out
+}
+
+// asked returns a function that reports whether all nodes have been heard. It asks the others, at most once in agentsAsk.
+func (s *Server) asked(nodes []topology.Node) (reported func() bool) {
+	var at time.Time
+	return func() bool {
+		unheard := s.unheard(nodes)
+		if now := time.Now(); len(unheard) > 0 && (at.IsZero() || now.Sub(at) >= agentsAsk) {
+			at = now
+			s.cfg.Ends.Ask(unheard)
+		}
+		return len(unheard) == 0
+	}
 }
 
 // LeaveNodes implements the service Reconfigure.
@@ -161,6 +174,8 @@ const (
 	agentsWithin = 5 * time.Second
 	// agentsLook is the interval between looks at their reports.
 	agentsLook = 20 * time.Millisecond
+	// agentsAsk is the interval between questions to a node that joins: one may be lost.
+	agentsAsk = 500 * time.Millisecond
 )
 
 // awaitAgents waits until the agents of nodes have reported. It returns false if one has not in time.

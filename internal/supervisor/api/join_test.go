@@ -39,6 +39,8 @@ func (unheardAgents) Ends(fault.NodeID) (directions uint8, known bool) { return 
 func (unheardAgents) Follows(fault.NodeID) bool                        { return true }
 func (unheardAgents) Moves(fault.NodeID) bool                          { return true }
 func (unheardAgents) Placed(fault.NodeID) bool                         { return false }
+func (unheardAgents) Heard(fault.NodeID) bool                          { return false }
+func (unheardAgents) Ask([]fault.NodeID)                               {}
 
 // TestJoinersThatAreExpectedAreValid: nodes that have to wait for a place become spares of the topology only if the topology stays
 // valid. Otherwise no later leader could read it.

@@ -9,8 +9,8 @@
 // memory of the last one: a kind loads in begin what else must outlive a leader. Answers that arrive outside a term are
 // dropped; the next leader's first order is answered again.
 //
-// The files configurationplan.go, mappingplan.go, peerplan.go, procedureplan.go, proceduremachine.go and strays.go are pure:
-// they decide what to order, and sign and send nothing. Start reading at kind.
+// The files configurationplan.go, mappingplan.go, peerepochs.go, peerplan.go, procedureplan.go, proceduremachine.go and strays.go
+// are pure: they decide what to order, and sign and send nothing. Start reading at kind.
 package orders
 
 import (
@@ -127,6 +127,16 @@ func (c *Channel) Follows(id fault.NodeID) bool { return c.peers.Follows(id) }
 
 // Moves implements topology.Ends.
 func (c *Channel) Moves(id fault.NodeID) bool { return c.peers.Moves(id) }
+
+// Heard reports whether a node's agent has reported to this leader within the last 30 s.
+func (c *Channel) Heard(id fault.NodeID) bool { return c.peers.Heard(id) }
+
+// Ask asks nodes' agents for a report, once. It does not block.
+func (c *Channel) Ask(ids []fault.NodeID) {
+	for _, id := range ids {
+		c.peers.question(id, 1)
+	}
+}
 
 // Placed reports whether a node's agent has its place by an order, as of its last report.
 func (c *Channel) Placed(id fault.NodeID) bool { return c.peers.Placed(id) }

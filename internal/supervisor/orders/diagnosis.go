@@ -10,18 +10,21 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
+// Topologies has the present topology.
+type Topologies interface{ Topology() *topology.Topology }
+
 // DiagnosisConfig configures Diagnoses.
 type DiagnosisConfig struct {
 	Self    string // this supervisor's id
-	Names   ingest.BulkNames
+	Names   Topologies
 	Sender  Sender
 	Reports Reports
 	Metrics *metrics.Metrics

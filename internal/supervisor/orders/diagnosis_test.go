@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -29,6 +30,8 @@ import (
 type torusNames struct{ dims grid.Dims }
 
 func (n torusNames) Dims() grid.Dims { return n.dims }
+
+func (n torusNames) Topology() *topology.Topology { return topologyOf(n.dims, 1) }
 
 func (n torusNames) All() (out []fault.NodeID) {
 	for i := range n.dims.Nodes() {

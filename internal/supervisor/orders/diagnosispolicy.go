@@ -322,18 +322,15 @@ func (m *Diagnoses) policyRested(ctx context.Context, pause time.Duration) error
 
 // peer returns the node at the other end of a link.
 func (m *Diagnoses) peer(id fault.NodeID, d grid.Direction) (fault.NodeID, bool) {
-	c, ok := m.cfg.Names.Coord(id)
+	topo := m.cfg.Names.Topology()
+	n, ok := topo.Node(id)
+	if !ok || n.Spare {
+		return "", false
+	}
+	at, ok := topo.Dims.Neighbour(n.Coord, d)
 	if !ok {
 		return "", false
 	}
-	at, ok := m.cfg.Names.Dims().Neighbour(c, d)
-	if !ok {
-		return "", false
-	}
-	for _, other := range m.cfg.Names.All() {
-		if c, ok := m.cfg.Names.Coord(other); ok && c == at {
-			return other, true
-		}
-	}
-	return "", false
+	other, ok := topo.Place(at)
+	return other.ID, ok
 }

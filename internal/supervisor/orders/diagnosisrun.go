@@ -7,6 +7,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
@@ -16,6 +17,7 @@ import (
 // diagnosisRun is one diagnosis, or the findings of one procedure. Its goroutine owns everything but the channels.
 type diagnosisRun struct {
 	m       *Diagnoses
+	topo    *topology.Topology // when the run began: the nodes test the links of this torus
 	req     DiagnosisRequest
 	number  *lofamov1.OrderNumber
 	in      chan *lofamov1.DiagnosisFindings
@@ -30,11 +32,11 @@ type diagnosisRun struct {
 
 // newRun returns one without nodes to test.
 func (m *Diagnoses) newRun(req DiagnosisRequest) *diagnosisRun {
-	r := &diagnosisRun{m: m, req: req, nodes: map[fault.NodeID]*diagnosedNode{}, at: map[grid.Coord]fault.NodeID{}}
-	for _, id := range m.cfg.Names.All() {
-		if c, ok := m.cfg.Names.Coord(id); ok {
-			r.at[c] = id
-		}
+	r := &diagnosisRun{
+		m: m, topo: m.cfg.Names.Topology(), req: req, nodes: map[fault.NodeID]*diagnosedNode{}, at: map[grid.Coord]fault.NodeID{},
+	}
+	for _, n := range r.topo.Placed() {
+		r.at[n.Coord] = n.ID
 	}
 	return r
 }
@@ -68,7 +70,7 @@ func (n *diagnosedNode) heard() bool {
 
 // plan assigns the tests: each link is tested from both its ends.
 func (r *diagnosisRun) plan() error {
-	names, dims := r.m.cfg.Names, r.m.cfg.Names.Dims()
+	dims := r.topo.Dims
 	add := func(c grid.Coord, d grid.Direction) {
 		id, ok := r.at[c]
 		if !ok {
@@ -87,14 +89,15 @@ func (r *diagnosisRun) plan() error {
 			add(peer, d.Opposite())
 		}
 	}
-	switch c, ok := names.Coord(r.req.Node); {
+	node, ok := r.topo.Node(r.req.Node)
+	switch c := node.Coord; {
 	case r.req.Node == "":
 		for c := range r.at {
 			for _, d := range dims.Links() {
 				both(c, d)
 			}
 		}
-	case !ok:
+	case !ok || node.Spare:
 		return fmt.Errorf("node %q: is not in the topology", r.req.Node)
 	case r.req.Link.Valid() && !slices.Contains(dims.LinksOf(c), r.req.Link):
 		return fmt.Errorf("link %s of node %s: it has none in a torus of %s", r.req.Link, r.req.Node, dims)
@@ -108,9 +111,9 @@ func (r *diagnosisRun) plan() error {
 	if len(r.nodes) == 0 {
 		return fmt.Errorf("there is no link to test in a torus of %s", dims)
 	}
-	for _, id := range names.All() {
-		if n := r.nodes[id]; n != nil {
-			r.order = append(r.order, id)
+	for _, placed := range r.topo.Placed() {
+		if n := r.nodes[placed.ID]; n != nil {
+			r.order = append(r.order, n.id)
 			n.gateways = r.gateways(n.coord)
 		}
 	}

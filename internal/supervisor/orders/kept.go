@@ -108,7 +108,7 @@ func (m *Diagnoses) Strays(ctx context.Context) {
 		case st := <-m.strays:
 			unordered.Said(time.Now(), st, func() (procedurePlan, bool) {
 				places, err := m.cfg.Places(ctx)
-				return wholeTorus(m.cfg.Names.Dims(), places), err == nil
+				return wholeTorus(m.cfg.Names.Topology().Dims, places), err == nil
 			})
 		case <-timer.C:
 		}

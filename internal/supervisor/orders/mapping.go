@@ -70,7 +70,8 @@ func (k *mapping) look(m *mappingMachine) {
 		m.Nothing()
 		return
 	}
-	m.Evidence(now, evidenceOf(is))
+	evidence, occupants := evidenceOf(is)
+	m.Evidence(now, evidence, occupants)
 	made := m.Made()
 	for _, o := range m.Tick(now) {
 		k.order(o)
@@ -116,17 +117,11 @@ func (k *mapping) publish(m *mappingMachine) {
 	out := &mapped{}
 	counts := make(map[string]int)
 	if m != nil {
-		topo := k.cfg.Names.Topology()
-		id := func(c grid.Coord) fault.NodeID {
-			n, _ := topo.Place(c)
-			return n.ID
-		}
 		out.found = make(map[fault.NodeID]view.Mapped)
-		for rank, f := range m.Found() {
+		for _, f := range m.Found() {
 			counts[foundOf(f)]++
-			at := m.evidence.Dims.At(rank) // the map may be older than the topology
-			out.found[id(at)] = view.Mapped{
-				By: id(f.By), At: f.At, DNP: f.DNP, Host: f.Host, Good: f.Good, Bad: f.Bad, RoundTrip: f.RoundTrip,
+			out.found[f.Node] = view.Mapped{ // the topology may be newer than the map, and have another node at that place
+				By: f.By, At: f.At, DNP: f.DNP, Host: f.Host, Good: f.Good, Bad: f.Bad, RoundTrip: f.RoundTrip,
 			}
 		}
 		out.dead = m.Dead()
@@ -154,10 +149,10 @@ func unknownIn(is view.Map) (n int) {
 	return n
 }
 
-// evidenceOf returns the part of the map that mapping needs: nodes, and the links between known and unknown nodes.
-// Nodes of other regions are left to their own supervisors.
-func evidenceOf(is view.Map) *chanmask.Map {
-	out := chanmask.NewMap(is.Dims())
+// evidenceOf returns the part of the map that mapping needs: nodes, and the links between known and unknown nodes. occupants
+// are the ids of the nodes, by rank. Nodes of other regions are left to their own supervisors.
+func evidenceOf(is view.Map) (out *chanmask.Map, occupants []fault.NodeID) {
+	out, occupants = chanmask.NewMap(is.Dims()), make([]fault.NodeID, is.Dims().Places())
 	place := make(map[grid.Coord]int, is.Len())
 	for rank := range is.Dims().Places() {
 		out.SetNode(is.Dims().At(rank), chanmask.Bad)
@@ -172,7 +167,7 @@ func evidenceOf(is view.Map) *chanmask.Map {
 		default:
 		}
 		out.SetNode(at, k)
-		place[at] = i
+		place[at], occupants[is.Dims().Rank(at)] = i, is.ID(i)
 	}
 	for i := range is.In(fault.Unknown) {
 		at := is.Coord(i)
@@ -184,7 +179,7 @@ func evidenceOf(is view.Map) *chanmask.Map {
 			}
 		}
 	}
-	return out
+	return out, occupants
 }
 
 // linkOf returns the state of a link as reported by a node's own end.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
@@ -42,8 +43,8 @@ type mappingOrder struct {
 
 // mappingFound is a mapper's finding on a node.
 type mappingFound struct {
-	By        grid.Coord
-	At        time.Time // time of the finding
+	Node, By  fault.NodeID // the node, and the mapper
+	At        time.Time    // time of the finding
 	DNP, Host chanmask.Knowledge
 	Good, Bad uint8         // its links, bit 0 X+ to bit 5 Z-; of an unreached node: as its neighbours report
 	RoundTrip time.Duration // the fastest; 0: none
@@ -68,8 +69,9 @@ type mappingMachine struct {
 	term  uint64
 	count uint64
 
-	evidence *chanmask.Map     // nil: none yet
-	since    map[int]time.Time // by rank: since when a node is unknown
+	evidence  *chanmask.Map     // nil: none yet
+	occupants []fault.NodeID    // of the evidence, by rank
+	since     map[int]time.Time // by rank: since when a node is unknown
 
 	run    *mappingRun // nil: idle
 	next   time.Time
@@ -86,6 +88,7 @@ type mappingRun struct {
 	found   *chanmask.Map
 	nodes   map[int]mappingFound
 	of      map[int]bool
+	left    map[int]bool                       // places whose node has been replaced: findings about them are of the former node
 	asked   map[grid.Coord]map[grid.Coord]bool // by mapper: regions ordered
 	root    map[grid.Coord]grid.Coord          // by found node: the known node where its mapping began
 	pending map[uint64]*pendingMapping         // by count
@@ -105,14 +108,19 @@ func newMappingMachine(cfg mappingTiming, term uint64) *mappingMachine {
 	return &mappingMachine{cfg: cfg, term: term, since: make(map[int]time.Time), wait: cfg.Least, found: make(map[int]mappingFound)}
 }
 
-// Evidence sets the supervisors' own evidence on the torus. The machine keeps the map.
-func (m *mappingMachine) Evidence(now time.Time, is *chanmask.Map) {
+// Evidence sets the supervisors' own evidence on the torus, and the nodes that it is about, by rank. The machine keeps both.
+func (m *mappingMachine) Evidence(now time.Time, is *chanmask.Map, occupants []fault.NodeID) {
 	if m.evidence != nil && m.evidence.Dims != is.Dims {
 		fresh := newMappingMachine(m.cfg, m.term)
 		fresh.count, fresh.made = m.count, m.made // two orders of a term never have the same number
 		*m = *fresh
 	}
-	m.evidence = is
+	for rank, former := range m.occupants {
+		if former != occupants[rank] {
+			m.vacate(rank)
+		}
+	}
+	m.evidence, m.occupants = is, occupants
 	for rank := range is.Dims.Places() {
 		switch _, known := m.since[rank]; {
 		case is.Node(is.Dims.At(rank)) != chanmask.Unknown:
@@ -125,9 +133,43 @@ func (m *mappingMachine) Evidence(now time.Time, is *chanmask.Map) {
 	}
 }
 
+// vacate forgets the former node of a place: all findings about it and its links, and the orders to it.
+func (m *mappingMachine) vacate(rank int) {
+	delete(m.since, rank)
+	delete(m.found, rank)
+	delete(m.mapped, rank)
+	at := m.evidence.Dims.At(rank)
+	for _, mapped := range []*chanmask.Map{m.last, m.alive} {
+		if mapped != nil {
+			clearPlace(mapped, at)
+		}
+	}
+	r := m.run
+	if r == nil {
+		return
+	}
+	r.left[rank] = true
+	clearPlace(r.found, at)
+	delete(r.nodes, rank)
+	delete(r.of, rank)
+	delete(r.root, at)
+	delete(r.asked, at)
+	maps.DeleteFunc(r.pending, func(_ uint64, p *pendingMapping) bool { return p.order.Mapper == at })
+}
+
+// clearPlace makes a place and its links unknown.
+func clearPlace(m *chanmask.Map, at grid.Coord) {
+	m.SetNode(at, chanmask.Unknown)
+	for _, d := range m.Dims.LinksOf(at) {
+		if l, ok := chanmask.LinkAt(m.Dims, at, d); ok {
+			m.SetLink(l, chanmask.Unknown)
+		}
+	}
+}
+
 // Nothing says that no node is unknown. It has the effect of Evidence, at no cost.
 func (m *mappingMachine) Nothing() {
-	m.evidence, m.run, m.last, m.alive = nil, nil, nil, nil
+	m.evidence, m.occupants, m.run, m.last, m.alive = nil, nil, nil, nil, nil
 	clear(m.since)
 	clear(m.found)
 	clear(m.mapped)
@@ -168,7 +210,7 @@ func (m *mappingMachine) begin(now time.Time) bool {
 		return false
 	}
 	m.run = &mappingRun{
-		found: chanmask.NewMap(m.evidence.Dims), nodes: make(map[int]mappingFound), of: make(map[int]bool),
+		found: chanmask.NewMap(m.evidence.Dims), nodes: make(map[int]mappingFound), of: make(map[int]bool), left: make(map[int]bool),
 		asked: make(map[grid.Coord]map[grid.Coord]bool),
 		root:  make(map[grid.Coord]grid.Coord), pending: make(map[uint64]*pendingMapping),
 	}
@@ -255,12 +297,13 @@ func (m *mappingMachine) take(now time.Time, p *pendingMapping) {
 	}
 	for _, part := range p.parts {
 		for _, n := range part.GetNodes() {
-			if _, asked := slices.BinarySearch(p.order.Region, n.GetRank()); !asked {
+			if _, asked := slices.BinarySearch(p.order.Region, n.GetRank()); !asked || r.left[int(n.GetRank())] {
 				continue
 			}
 			at := dims.At(int(n.GetRank()))
 			f := mappingFound{
-				By: p.order.Mapper, At: now, DNP: knowledgeOf(n.GetDnp()), Host: knowledgeOf(n.GetHost()),
+				Node: m.occupants[n.GetRank()], By: m.occupants[dims.Rank(p.order.Mapper)], At: now,
+				DNP: knowledgeOf(n.GetDnp()), Host: knowledgeOf(n.GetHost()),
 				Good: uint8(n.GetLinksGood()), Bad: uint8(n.GetLinksBad()),
 				RoundTrip: time.Duration(n.GetRoundTripUs()) * time.Microsecond,
 			}
@@ -276,12 +319,14 @@ func (m *mappingMachine) take(now time.Time, p *pendingMapping) {
 	}
 }
 
-// links processes findings on a node's links: a link is dead if any mapper found it dead.
+// links processes findings on a node's links: a link is dead if any mapper found it dead. It skips links to a place whose node has
+// been replaced.
 func (r *mappingRun) links(at grid.Coord, f mappingFound) {
 	for _, d := range r.found.Dims.Links() {
 		l, ok := chanmask.LinkAt(r.found.Dims, at, d)
+		peer, _ := r.found.Dims.Neighbour(at, d)
 		switch bit := uint8(1) << d.Index(); {
-		case !ok:
+		case !ok || r.left[r.found.Dims.Rank(peer)]:
 		case f.Bad&bit != 0:
 			r.found.SetLink(l, chanmask.Bad)
 		case f.Good&bit != 0 && r.found.Link(l) == chanmask.Unknown:

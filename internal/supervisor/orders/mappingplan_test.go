@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -23,6 +24,7 @@ type mappedWorld struct {
 	hosts   map[grid.Coord]bool // dead host halves
 	deaf    map[grid.Coord]bool // nodes that ignore orders
 	horizon int                 // hops that a mapper sees
+	nodes   []fault.NodeID      // by rank
 	m       *mappingMachine
 	now     time.Time
 	orders  []mappingOrder
@@ -36,8 +38,17 @@ func newMappedWorld(t *testing.T, dims grid.Dims) *mappedWorld {
 	}
 	return &mappedWorld{
 		t: t, torus: torus, heard: map[grid.Coord]bool{}, hosts: map[grid.Coord]bool{}, deaf: map[grid.Coord]bool{}, horizon: 1 << 20,
-		m: newMappingMachine(defaultMapping(), 7), now: mappingStart,
+		nodes: occupantsOf(dims), m: newMappingMachine(defaultMapping(), 7), now: mappingStart,
 	}
+}
+
+// occupantsOf returns a node of the default name for each place.
+func occupantsOf(dims grid.Dims) []fault.NodeID {
+	out := make([]fault.NodeID, dims.Places())
+	for at := range dims.All() {
+		out[dims.Rank(at)] = fault.DefaultNodeID(at)
+	}
+	return out
 }
 
 // evidence returns the supervisors' knowledge: the nodes that they hear, and the links of these.
@@ -61,7 +72,7 @@ func (w *mappedWorld) evidence() *chanmask.Map {
 func (w *mappedWorld) run(d time.Duration) {
 	w.t.Helper()
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Second) {
-		w.m.Evidence(w.now, w.evidence())
+		w.m.Evidence(w.now, w.evidence(), slices.Clone(w.nodes))
 		for _, o := range w.m.Tick(w.now) {
 			w.orders = append(w.orders, o)
 			if !slices.IsSorted(o.Region) || len(o.Region) == 0 {
@@ -171,7 +182,7 @@ func TestFigure18(t *testing.T) {
 		t.Errorf("the second order %+v: want one to a node that was found, through %s", second, c)
 	}
 	found := w.m.Found()
-	if f := found[dims.Rank(b)]; f.DNP != chanmask.Good || f.By == c {
+	if f := found[dims.Rank(b)]; f.DNP != chanmask.Good || f.By == fault.DefaultNodeID(c) {
 		t.Errorf("of B was found %+v", f)
 	}
 	for rank := range dims.Nodes() {
@@ -251,7 +262,7 @@ func TestUnknownForMoment(t *testing.T) {
 	w.hosts[grid.Coord{X: 2}] = true
 	all(2)
 	w.run(7 * time.Second)
-	if f := w.m.Found()[2]; len(w.orders) != 1 || f.DNP != chanmask.Good || f.Host != chanmask.Bad || f.By != (grid.Coord{X: 1}) ||
+	if f := w.m.Found()[2]; len(w.orders) != 1 || f.DNP != chanmask.Good || f.Host != chanmask.Bad || f.Node != "n2-0-0" || f.By != "n1-0-0" ||
 		f.RoundTrip != 900*time.Microsecond {
 		t.Errorf("%d orders, found %+v", len(w.orders), f)
 	}
@@ -282,7 +293,7 @@ func TestSilentMapperIsReplaced(t *testing.T) {
 	if tries < 3 || tries > 8 {
 		t.Errorf("it got %d orders", tries)
 	}
-	if f := w.m.Found()[2]; f.By != (grid.Coord{X: 3}) || f.DNP != chanmask.Good {
+	if f := w.m.Found()[2]; f.By != "n3-0-0" || f.DNP != chanmask.Good {
 		t.Errorf("found %+v", f)
 	}
 }
@@ -317,7 +328,7 @@ func TestNoTwoMapOrdersOfTermHaveOneNumber(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.torus, w.orders = torus, nil
+		w.torus, w.nodes, w.orders = torus, occupantsOf(dims), nil
 		w.run(time.Minute)
 		if len(w.orders) == 0 {
 			t.Errorf("%s: no orders", dims)

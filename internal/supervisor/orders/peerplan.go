@@ -88,10 +88,14 @@ func canonicalAddress(address string) string {
 
 // keepPeers returns the record of a node after a status; was is the earlier record or nil. The record omits transient
 // fields, so that it stays the same until something changes. Fields that the status lacks keep their old values. The
-// torus of a record is the configured one.
+// torus of a record is the configured one, and its epoch the newest one of the node. A status of a waiting spare, or of a node that has
+// lost its order, does not lower the epoch.
 func keepPeers(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	out := proto.CloneOf(st)
-	out.Epoch, out.Life, out.Number, out.Lost, out.Configuration = 0, 0, 0, false, false
+	out.Life, out.Number, out.Lost, out.Configuration = 0, 0, false, false
+	if st.GetEpoch() == 0 || st.GetLost() {
+		out.Epoch = max(st.GetEpoch(), was.GetEpoch())
+	}
 	if st.GetConfiguration() {
 		out.Peers = was.GetPeers()
 	} else {
@@ -101,6 +105,16 @@ func keepPeers(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 		}
 	}
 	return out
+}
+
+// samePeers reports whether two records differ at most in the boot epoch.
+func samePeers(a, b *lofamov1.PeerStatus) bool {
+	if a == nil || a.GetEpoch() == b.GetEpoch() {
+		return proto.Equal(a, b)
+	}
+	b = proto.CloneOf(b)
+	b.Epoch = a.GetEpoch()
+	return proto.Equal(a, b)
 }
 
 // peerRecords are the nodes' reports, as keepPeers makes them.

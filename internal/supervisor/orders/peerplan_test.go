@@ -121,7 +121,7 @@ func TestPeerRecordsOmitTransientFields(t *testing.T) {
 		Node: "x", Spare: true, Coord: "1,0,0", Epoch: 4, Life: 5, Number: 9, Lost: true,
 		Peers: []*lofamov1.Peer{{Direction: 1, Node: "n2", Address: "[0:0::1]:7"}, {Direction: 9, Node: "n3"}},
 	}
-	if k := keepPeers(nil, st); k.GetEpoch() != 0 || k.GetLife() != 0 || k.GetNumber() != 0 || k.GetLost() || k.GetCoord() != "1,0,0" ||
+	if k := keepPeers(nil, st); k.GetEpoch() != 4 || k.GetLife() != 0 || k.GetNumber() != 0 || k.GetLost() || k.GetCoord() != "1,0,0" ||
 		st.GetNumber() != 9 {
 		t.Errorf("%v of %v", k, st)
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -30,6 +28,8 @@ const (
 	peersPuts = 40
 	// peersPace is the pause between questions to two nodes.
 	peersPace = 20 * time.Millisecond
+	// peersHeard is the time for which a node counts as heard after a status. A waiting spare sends one every 10 s.
+	peersHeard = 30 * time.Second
 	// peersBound is the largest torus whose statuses are stored, and whose silent nodes get questions. A node takes
 	// half a kilobyte in the store. In a larger torus the next leader begins with the statuses that nodes send then;
 	// spares and their neighbours report unasked.
@@ -41,6 +41,7 @@ type peers struct {
 	cfg     *Config
 	records peerRecords // as stored, and as reported since
 	put     map[fault.NodeID]bool
+	epochs  peerEpochs
 	plan    peerPlan
 	topo    *topology.Topology // the topology of the plan; nil: no plan
 	dirty   bool               // the plan is outdated
@@ -52,8 +53,9 @@ type peers struct {
 	change    <-chan struct{} // closed when the topology changes
 	waited    time.Duration   // for the store, in the last follow
 
-	mu   sync.Mutex
-	ends map[fault.NodeID]statedEnds
+	mu    sync.Mutex
+	ends  map[fault.NodeID]statedEnds
+	heard map[fault.NodeID]time.Time // time of the newest status in this term
 }
 
 const (
@@ -69,7 +71,7 @@ func newPeers(cfg *Config) (*peers, *standing[peerWord, *lofamov1.PeerStatus]) {
 		Asks:  2,
 		Holds: func(st *lofamov1.PeerStatus, w peerWord) bool { return w.heldBy(st) && !st.GetLost() },
 		// A waiting spare has no boot epoch, and may have started with an empty disk.
-		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
+		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 || k.epochs.wentBack(st) },
 		Life: peerLife,
 	}, k)
 }
@@ -112,6 +114,14 @@ func (k *peers) Moves(id fault.NodeID) bool {
 	return k.ends[id].moves
 }
 
+// Heard reports whether a node has sent a status lately, and to this leader. Ends may be from long ago.
+func (k *peers) Heard(id fault.NodeID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at, heard := k.heard[id]
+	return heard && time.Since(at) < peersHeard
+}
+
 // note makes a record's ends known.
 func (k *peers) note(id fault.NodeID, r *lofamov1.PeerStatus) {
 	if len(r.GetEnds()) == 0 {
@@ -136,10 +146,10 @@ func (k *peers) begin(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load the ends of links: %w", err)
 	}
-	k.records, k.put, k.plan, k.topo, k.dirty = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false
+	k.records, k.put, k.plan, k.topo, k.dirty, k.epochs = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false, peerEpochs{}
 	k.askAt, k.lacking, k.settledAt = time.Now().Add(peersAsk), 0, time.Time{}
 	k.mu.Lock()
-	k.ends = make(map[fault.NodeID]statedEnds, len(records))
+	k.ends, k.heard = make(map[fault.NodeID]statedEnds, len(records)), make(map[fault.NodeID]time.Time)
 	k.mu.Unlock()
 	for id, r := range records {
 		k.note(id, r)
@@ -149,15 +159,23 @@ func (k *peers) begin(ctx context.Context) error {
 
 func (*peers) status(m *lofamov1.Message) *lofamov1.PeerStatus { return m.GetPeerStatus() }
 
-// said records a status. Spares count too.
+// said records a status. Spares count too. A record that differs only in the boot epoch is stored with its next change: until then,
+// statuses of the stored epoch say the same about the node.
 func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	id := fault.NodeID(st.GetNode())
 	if _, listed := k.cfg.Names.Topology().Node(id); !listed {
 		return false
 	}
-	kept := keepPeers(k.records[id], st)
-	if !proto.Equal(k.records[id], kept) {
-		k.records[id], k.put[id], k.dirty = kept, true, true
+	was, now := k.records[id], time.Now()
+	if !k.epochs.take(now, fault.Epoch(was.GetEpoch()), st) {
+		return false
+	}
+	k.mu.Lock()
+	k.heard[id] = now
+	k.mu.Unlock()
+	kept := keepPeers(was, st)
+	if k.records[id] = kept; !samePeers(was, kept) {
+		k.put[id], k.dirty = true, true
 		k.note(id, kept)
 	}
 	return !st.GetConfiguration() // such a status says nothing about its peers
@@ -170,6 +188,9 @@ func (k *peers) changed() <-chan struct{} { return k.change }
 func (k *peers) follow(ctx context.Context, m *order.Standing[peerWord, *lofamov1.PeerStatus]) error {
 	k.change, k.waited = k.cfg.Names.Changed(), 0
 	topo := k.cfg.Names.Topology()
+	for _, q := range k.epochs.questions(time.Now()) {
+		k.question(q.node, q.try)
+	}
 	k.settle(topo, time.Now())
 	if k.topo != topo || k.dirty {
 		if err := k.store(ctx, topo); err != nil {
@@ -196,7 +217,7 @@ func (k *peers) settle(topo *topology.Topology, now time.Time) {
 	k.settled, k.settledAt, k.dirty = topo.Dims, now, true
 }
 
-// ask schedules questions to nodes that never reported their ends.
+// ask schedules questions to nodes that never reported their ends, and to all spares that have not reported to this leader.
 func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *topology.Topology) {
 	if len(topo.Nodes) > peersBound {
 		return
@@ -207,10 +228,16 @@ func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *top
 		}
 	}
 	for i, n := range topo.Spares() { // a node that joins waits for this
-		if len(k.records[n.ID].GetEnds()) == 0 {
-			m.Ask(n.ID, time.Now().Add(time.Duration(i)*peersPace))
-		}
+		m.Ask(n.ID, time.Now().Add(time.Duration(i)*peersPace))
 	}
+}
+
+// question makes a node state its peers: a node answers every order, and has a higher number than 1, or refuses an order without its
+// life. try counts from 1.
+func (k *peers) question(id fault.NodeID, try int) {
+	k.cfg.Sender.Order(id, servicenet.OrderPeers, func(string) *lofamov1.Message {
+		return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: peerWord{}.Order(id, 1, 0)}}
+	}, Relays(k.cfg.Names, id, try))
 }
 
 // unlisted returns whether a node is absent from a topology.
@@ -229,6 +256,7 @@ func (k *peers) store(ctx context.Context, topo *topology.Topology) error {
 			delete(k.put, id)
 			k.mu.Lock()
 			delete(k.ends, id)
+			delete(k.heard, id)
 			k.mu.Unlock()
 		}
 	}

@@ -54,7 +54,7 @@ func (m *Diagnoses) Procedure(ctx context.Context, req ProcedureRequest,
 	if err != nil {
 		return nil, refusal(err)
 	}
-	plan, err := newProcedurePlan(m.cfg.Names.Dims(), places, procedureOptions{
+	plan, err := newProcedurePlan(m.cfg.Names.Topology().Dims, places, procedureOptions{
 		Starter: req.Node, Diagnose: req.Diagnose, DrainTimeout: req.DrainTimeout, Hop: m.cfg.Hop, Late: m.cfg.Late,
 	})
 	if err != nil {
@@ -201,7 +201,7 @@ func (m *Diagnoses) resume(ctx context.Context) error {
 			return err
 		}
 	}
-	plan := orderedBefore(m.cfg.Names.Dims(), places, o.Absent,
+	plan := orderedBefore(m.cfg.Names.Topology().Dims, places, o.Absent,
 		procedureOptions{Diagnose: o.Diagnose, DrainTimeout: o.Drain, Hop: o.Hop}, o.Delay)
 	if err := m.begin(r); err != nil {
 		return err
@@ -400,8 +400,8 @@ func (p *procedureRun) tell(last bool) {
 
 // giveOrder sends one order.
 func (p *procedureRun) giveOrder(o procedureOrder) {
-	coord, _ := p.m.cfg.Names.Coord(o.Node)
-	p.m.give(o.Node, servicenet.OrderProcedure, o.Try, p.gateways(coord), func(replyTo string) *lofamov1.Message {
+	node, _ := p.topo.Node(o.Node)
+	p.m.give(o.Node, servicenet.OrderProcedure, o.Try, p.gateways(node.Coord), func(replyTo string) *lofamov1.Message {
 		return &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{ProcedureOrder: &lofamov1.ProcedureOrder{
 			Number: p.number, Node: string(o.Node), Diagnose: p.plan.Diagnose, Absent: p.plan.Absent, DelayUs: uint32(p.plan.Delay.Microseconds()),
 			HopUs: uint32(p.plan.Hop.Microseconds()), DrainTimeoutMs: uint32(p.plan.DrainTimeout.Milliseconds()), ReplyTo: replyTo,

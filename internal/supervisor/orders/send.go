@@ -10,7 +10,7 @@ import (
 
 // gateways returns the relays for a place that is not reached directly: its neighbours, and their neighbours.
 func (r *diagnosisRun) gateways(at grid.Coord) []fault.NodeID {
-	dims := r.m.cfg.Names.Dims()
+	dims := r.topo.Dims
 	var out []fault.NodeID
 	add := func(c grid.Coord) {
 		if id, ok := r.at[c]; ok && c != at && !slices.Contains(out, id) {

@@ -1,0 +1,80 @@
+package packagetest
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/lofamo/lofamo/internal/testing/requirements"
+)
+
+// privately gives shell commands their own copies of /etc, /usr and /var/lib and an empty /run. It creates the users of the
+// packages, and defines `script PACKAGE NAME ARG…`, which runs a package's script, and `purge PACKAGE`.
+const privately = `set -e
+repository=$1
+dir=$2
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$dir"
+for d in etc usr var/lib; do
+  mkdir -p "$dir/$d/upper" "$dir/$d/work"
+  mount -t overlay overlay -o "lowerdir=/$d,upperdir=$dir/$d/upper,workdir=$dir/$d/work" "/$d"
+done
+mount -t tmpfs tmpfs /run
+rm -rf /etc/lofamo /var/lib/lofamo /usr/bin/lofamo-*
+for p in agent supervisor; do cp "$repository/deploy/systemd/lofamo.sysusers" "/usr/lib/sysusers.d/lofamo-$p.conf"; done
+cp "$repository/deploy/systemd/lofamo-executor.sysusers" /usr/lib/sysusers.d/lofamo-executor.conf
+script() {
+  p=$1 s=$2
+  shift 2
+  cat "$repository/deploy/packages/scripts/common" "$repository/deploy/packages/scripts/$p/$s" >"$dir/script"
+  sh "$dir/script" "$@" 2>&1
+}
+purge() { for s in 'preremove remove' 'postremove remove' 'postremove purge'; do script "$1" $s; done; }
+for p in lofamo-agent lofamo-supervisor lofamo-executor; do script "$p" postinstall configure ''; done
+mkdir -p /etc/lofamo/pki
+`
+
+// private runs commands after those of privately, and returns their output.
+func private(t *testing.T, commands string) string {
+	t.Helper()
+	need(t, "unshare", "useradd", "setpriv")
+	if os.Geteuid() != 0 {
+		requirements.Missing(t, "not root")
+	}
+	return output(t, "unshare", "--mount", "sh", "-c", privately+commands, "sh", abs(t, root), t.TempDir())
+}
+
+// TestPurgeKeepsStoresOfPods: where pods of the chart have their state in a package's directory, a purge of the package keeps it,
+// and says so. Without pods it removes the directory.
+func TestPurgeKeepsStoresOfPods(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pack  string
+		make  string // makes the directory, which is the working directory
+		keeps string // file in it; empty: the directory is removed
+	}{
+		"supervisor's volume that the kubelet made": {"supervisor", "mkdir -p store/member; echo data >store/member/db; chown -R 65532:65532 .",
+			"store/member/db"},
+		"supervisor's volume that a person made": {"supervisor", "mkdir store; echo data >store/db; chown -R 65532:65532 *; chgrp 65532 .",
+			"store/db"},
+		"supervisor's volume that was the package's": {"supervisor",
+			"mkdir keys store; echo s1 >keys/supervisor.yaml; echo data >store/db; chown -R 65532:65532 *; chown lofamo .", "store/db"},
+		"supervisor's volume elsewhere": {"supervisor",
+			`rmdir ../supervisor; mkdir "$dir/volume"; chown 65532 "$dir/volume"; ln -s "$dir/volume" ../supervisor`, "."},
+		"executor's volume that a person made": {"executor", "mkdir ledger; echo tokens >ledger/ledger; chown -R 65532 ledger", "ledger/ledger"},
+		"executor's volume that was the package's": {"executor",
+			"mkdir ledger; echo tokens >ledger/ledger; chown -R 65532 ledger; chown lofamo-executor .", "ledger/ledger"},
+		"package's supervisor": {"supervisor", "mkdir store; echo data >store/db; chown -R lofamo .", ""},
+		"package's executor":   {"executor", "echo tokens >ledger; chown -R lofamo-executor .", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := "/var/lib/lofamo/" + tc.pack
+			out := private(t, "mkdir -p "+dir+"\ncd "+dir+"\n"+tc.make+"\ncd /\npurge lofamo-"+tc.pack+"\n"+
+				"echo PURGED\ntest ! -e "+dir+"/"+tc.keeps+" || echo kept")
+			said, left, _ := strings.Cut(out, "PURGED\n")
+			kept := left == "kept\n"
+			if keeps := tc.keeps != ""; kept != keeps || strings.Contains(said, dir+" stays") != keeps {
+				t.Errorf("kept %v, want %v; the purge says:\n%s", kept, keeps, said)
+			}
+		})
+	}
+}

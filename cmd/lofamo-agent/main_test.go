@@ -362,6 +362,10 @@ func TestConfigCheckAndVersion(t *testing.T) {
 	shared.Supervisors = append(shared.Supervisors, twin)
 	refusal(t, 2, []string{"supervisors[1].report", "an address other than that of supervisors[0].report"}, "config", "check", "--config",
 		write(t, shared, ""))
+	out, err = agentCommand(t, "config", "check", "--start", "--config", write(t, shared, "")).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "supervisors[1].report") || !strings.Contains(string(out), ": good: node n0-0-0") {
+		t.Errorf("config check --start of addresses that a start accepts: %v\n%s", err, out)
+	}
 	join := filepath.Join(t.TempDir(), "agent.yaml")
 	text := "stateDir: " + t.TempDir() + "\nnode: n7\njoin: {supervisors: [10.0.0.1:7944], tokenFile: /t}\n"
 	if err := os.WriteFile(join, []byte(text), 0o600); err != nil {

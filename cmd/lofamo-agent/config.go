@@ -94,20 +94,21 @@ func placeOf(cfg config.Agent) string {
 	return "at " + cfg.Coord + " of " + cfg.Dims
 }
 
-// checkJoin checks the configuration of a node that has still to enrol; false: it is none.
+// checkJoin checks the configuration of a node that enrols; false: it is none, or the configuration of the enrolled node is still to be
+// checked.
 func (o *options) checkJoin(stdout io.Writer) (bool, error) {
 	cfg, err := o.read()
 	if err != nil || !cfg.Join.Given() {
 		return false, err
-	}
-	if _, enrolled := daemon.JoinedFile(cfg.StateDir); enrolled {
-		return false, nil
 	}
 	if cfg, err = named(cfg); err != nil {
 		return true, err
 	}
 	if err := cfg.ValidateJoin(); err != nil {
 		return true, o.invalid(err)
+	}
+	if _, enrolled := daemon.JoinedFile(cfg.StateDir); enrolled {
+		return false, nil
 	}
 	_, err = fmt.Fprintf(stdout, "%s: good: node %s will enrol at %s; it has not enrolled yet\n", cmp.Or(o.config, "environment"), cfg.Node,
 		strings.Join(cfg.Join.Supervisors, ", "))

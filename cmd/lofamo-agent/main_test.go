@@ -380,6 +380,25 @@ func TestConfigCheckAndVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusal(t, 2, []string{"join.supervisors[0]", "exactly one", "dims: given"}, "config", "check", join)
+	enrolled := c
+	enrolled.StateDir = t.TempDir()
+	if err := os.Mkdir(filepath.Join(enrolled.StateDir, "joined"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(write(t, enrolled, ""), filepath.Join(enrolled.StateDir, "joined", "agent.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	text = "stateDir: " + enrolled.StateDir + "\nnode: n7\njoin: {supervisors: [10.0.0.1:7944], tokenFile: /t}\n"
+	for _, tc := range []struct{ more, want string }{
+		{"", ": good: node n0-0-0"}, {"dims: 2x2x2\n", "dims: given a value: want nothing with join"},
+	} {
+		if err := os.WriteFile(join, []byte(text+tc.more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := agentCommand(t, "config", "check", join).CombinedOutput(); !strings.Contains(string(out), tc.want) {
+			t.Errorf("config check after the node has enrolled, with %q: %s: want %q", tc.more, out, tc.want)
+		}
+	}
 	out, err = agentCommand(t, "version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "lofamo-agent ") {
 		t.Errorf("version: %v\n%s", err, out)

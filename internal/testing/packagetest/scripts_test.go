@@ -2,6 +2,7 @@ package packagetest
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -41,7 +42,11 @@ func private(t *testing.T, commands string) string {
 	if os.Geteuid() != 0 {
 		requirements.Missing(t, "not root")
 	}
-	return output(t, "unshare", "--mount", "sh", "-c", privately+commands, "sh", abs(t, root), t.TempDir())
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte(privately+commands), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return output(t, "unshare", "--mount", "sh", script, abs(t, root), t.TempDir())
 }
 
 // TestPurgeKeepsStoresOfPods: where pods of the chart have their state in a package's directory, a purge of the package keeps it,
@@ -76,5 +81,76 @@ func TestPurgeKeepsStoresOfPods(t *testing.T) {
 				t.Errorf("kept %v, want %v; the purge says:\n%s", kept, keeps, said)
 			}
 		})
+	}
+}
+
+// running replaces systemctl and the programs by scripts. The main process of every unit is a process of the user lofamo
+// with a setting in its environment. A program accepts files with the word good, if it runs like that process.
+const running = `mkdir -p /run/systemd/system
+cat >/usr/bin/systemctl <<'END'
+#!/bin/sh
+case "$1" in
+is-active) case "$*" in *@*) exit 3 ;; *--quiet*) ;; *) echo active ;; esac ;;
+show) cat /run/pid ;;
+kill) echo "systemctl $*"; echo 1 >/run/pid ;;
+*) echo "systemctl $*" ;;
+esac
+END
+for p in agent supervisor executor; do
+  cat >"/usr/bin/lofamo-$p" <<'END'
+#!/bin/sh
+case "$*" in
+"config check --start /etc/lofamo/"*)
+  is="$(id -un) $(id -G) $LOFAMO_SETTING $EMPTY"
+  [ "$is" = "lofamo $(id -g lofamo) 77 a value " ] || { echo "runs as $is" >&2; exit 2; }
+  grep -q good "$4" || { echo "$4: colour: unknown key" >&2; exit 2; }
+  echo "$4: good" ;;
+*) echo "${0##*/} $*" ;;
+esac
+END
+  chmod +x "/usr/bin/lofamo-$p"
+done
+chmod +x /usr/bin/systemctl
+setpriv --reuid=lofamo --regid=lofamo --groups=77 env -i 'LOFAMO_SETTING=a value' EMPTY= sleep 600 >/dev/null 2>&1 &
+pid=$!
+trap 'kill "$pid"' EXIT
+until [ "$(cat "/proc/$pid/comm")" = sleep ]; do sleep 0.1; done
+echo "$pid" >/run/pid
+`
+
+// TestUpgradeLeavesProcessThatCouldNotStartAgain: an upgrade ends no process whose configuration the new version refuses. It says that
+// the process stays, and how to continue. It replaces every other running process.
+func TestUpgradeLeavesProcessThatCouldNotStartAgain(t *testing.T) {
+	for pack, replaces := range map[string]string{
+		"agent":      "systemctl kill --kill-who=main --signal=KILL lofamo-agent\nlofamo-agent restart --config /etc/lofamo/agent.yaml\n",
+		"supervisor": "systemctl try-restart --no-block lofamo-supervisor\n",
+		"executor":   "systemctl try-restart --no-block lofamo-executor\n",
+	} {
+		for name, tc := range map[string]struct {
+			change string // what happens to the file or the process
+			leaves bool
+		}{
+			"good file":     {"echo good >FILE", false},
+			"refused file":  {"echo bad >FILE", true},
+			"no file":       {":", false},
+			"no process":    {"echo bad >FILE; echo 0 >/run/pid", false},
+			"ended process": {"echo bad >FILE; true & wait $!; echo $! >/run/pid", false},
+		} {
+			t.Run(pack+" with "+name, func(t *testing.T) {
+				file := "/etc/lofamo/" + pack + ".yaml"
+				out := private(t, running+strings.ReplaceAll(tc.change, "FILE", file)+
+					"\necho UPGRADE\nscript lofamo-"+pack+" postinstall configure 1.2.2")
+				_, said, _ := strings.Cut(out, "UPGRADE\n")
+				want := "systemctl daemon-reload\n" + replaces
+				if tc.leaves {
+					if !strings.Contains(said, file+": colour: unknown key\n") || !strings.Contains(said, "keeps running") ||
+						strings.Contains(said, replaces) {
+						t.Errorf("the upgrade does and says:\n%s", said)
+					}
+				} else if said != want {
+					t.Errorf("the upgrade does and says:\n%s\nwant:\n%s", said, want)
+				}
+			})
+		}
 	}
 }

@@ -154,3 +154,62 @@ func TestUpgradeLeavesProcessThatCouldNotStartAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestPurgeKeepsUserThatOwnsFiles: a purge removes the package's user only if the user owns no file of ours, because the next
+// package's user could get its number and read that file. It names the file, and a purge without such a file removes the user.
+func TestPurgeKeepsUserThatOwnsFiles(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pack  string
+		make  string // makes files
+		keeps string // file that keeps the user; empty: the purge removes the user
+	}{
+		"key that pods use": {"agent", "mkdir -p /run/lofamo/agent; install -m 0600 -o lofamo /dev/null /etc/lofamo/pki/host.key",
+			"/etc/lofamo/pki/host.key"},
+		"directory with the state of pods": {"agent", "mkdir -p /run/lofamo/agent; chown lofamo /run/lofamo", "/run/lofamo"},
+		"state of the other package": {"agent", "install -d -o lofamo /var/lib/lofamo/supervisor; script lofamo-supervisor preremove remove",
+			"/var/lib/lofamo/supervisor"},
+		"receiver's secret": {"supervisor", "install -m 0600 -o lofamo /dev/null /etc/lofamo/remedy.secret", "/etc/lofamo/remedy.secret"},
+		"password of a BMC": {"executor", "install -m 0600 -o lofamo-executor /dev/null /etc/lofamo/bmc", "/etc/lofamo/bmc"},
+		"store of pods":     {"supervisor", "install -d -o 65532 /var/lib/lofamo/supervisor", ""},
+		"files of the package": {"agent", `install -d -o lofamo /var/lib/lofamo/agent
+for f in agent.yaml gossip.key pki/host.key pki/dnp.key token; do install -m 0600 -o lofamo /dev/null "/etc/lofamo/$f"; done`, ""},
+		"secret while the other package is installed": {"agent", "touch /usr/bin/lofamo-supervisor; chown lofamo /etc/lofamo/pki",
+			"/etc/lofamo/pki"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			user := "lofamo"
+			if tc.pack == "executor" {
+				user = "lofamo-executor"
+			}
+			out := private(t, tc.make+"\npurge lofamo-"+tc.pack+"\necho PURGED\ngetent passwd "+user+" | cut -d: -f1\n"+
+				"echo LATER\nrm -rf /run/lofamo /etc/lofamo /var/lib/lofamo/supervisor /usr/bin/lofamo-supervisor\n"+
+				"script lofamo-"+tc.pack+" postremove purge\ngetent passwd "+user+" || true")
+			said, rest, _ := strings.Cut(out, "PURGED\n")
+			kept, later, _ := strings.Cut(rest, "LATER\n")
+			if kept == user+"\n" != (tc.keeps != "") {
+				t.Errorf("kept user %q, want %v", kept, tc.keeps != "")
+			}
+			// A package that is still installed keeps the user in any case.
+			says := strings.Contains(said, "user "+user+" stays. It owns "+tc.keeps+"\n")
+			if says != (tc.keeps != "" && !strings.Contains(tc.make, "/usr/bin")) {
+				t.Errorf("the purge says:\n%s", said)
+			}
+			if later != "" {
+				t.Errorf("after another purge without the file: %s", later)
+			}
+		})
+	}
+}
+
+// TestPurgeRemovesToken: a purge removes the token by which the node enrolled. Pods that use /etc/lofamo keep it.
+func TestPurgeRemovesToken(t *testing.T) {
+	for _, tc := range []struct{ before, want string }{
+		{"", "ls: cannot access '/etc/lofamo': No such file or directory\n"}, {"mkdir -p /run/lofamo/agent", "agent.yaml\ntoken\n"},
+	} {
+		out := private(t, "touch /etc/lofamo/agent.yaml /etc/lofamo/token\n"+tc.before+"\npurge lofamo-agent\n"+
+			"echo PURGED\nLC_ALL=C ls /etc/lofamo 2>&1 || true")
+		if _, left, _ := strings.Cut(out, "PURGED\n"); left != tc.want {
+			t.Errorf("after %q and a purge: %s, want %s", tc.before, left, tc.want)
+		}
+	}
+}

@@ -155,6 +155,24 @@ func TestUpgradeLeavesProcessThatCouldNotStartAgain(t *testing.T) {
 	}
 }
 
+// TestUpgradeSaysThatRestartIsIncomplete: after `lofamo-agent restart` has failed, the package does not say that the halves run the
+// previous version. A half may have restarted, with stored authorities that are old.
+func TestUpgradeSaysThatRestartIsIncomplete(t *testing.T) {
+	out := private(t, running+`cat >/usr/bin/lofamo-agent <<'END'
+#!/bin/sh
+case "$1" in config) exit 0 ;; esac
+echo "lofamo-agent: the dnp half restarted, but with the old stored settings" >&2
+exit 1
+END
+echo good >/etc/lofamo/agent.yaml
+script lofamo-agent postinstall configure 1.2.2`)
+	const want = "lofamo-agent: the restart of the halves is not complete, see above. " +
+		"After the repair repeat: lofamo-agent restart --config /etc/lofamo/agent.yaml\n"
+	if !strings.Contains(out, "old stored settings\n"+want) {
+		t.Errorf("the upgrade says:\n%swant:\n%s", out, want)
+	}
+}
+
 // TestPurgeKeepsUserThatOwnsFiles: a purge removes the package's user only if the user owns no file of ours, because the next
 // package's user could get its number and read that file. It names the file, and a purge without such a file removes the user.
 func TestPurgeKeepsUserThatOwnsFiles(t *testing.T) {

@@ -362,6 +362,10 @@ func TestConfigCheckAndVersion(t *testing.T) {
 	shared.Supervisors = append(shared.Supervisors, twin)
 	refusal(t, 2, []string{"supervisors[1].report", "an address other than that of supervisors[0].report"}, "config", "check", "--config",
 		write(t, shared, ""))
+	out, err = agentCommand(t, "config", "check", "--start", "--config", write(t, shared, "")).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "supervisors[1].report") || !strings.Contains(string(out), ": good: node n0-0-0") {
+		t.Errorf("config check --start of addresses that a start accepts: %v\n%s", err, out)
+	}
 	join := filepath.Join(t.TempDir(), "agent.yaml")
 	text := "stateDir: " + t.TempDir() + "\nnode: n7\njoin: {supervisors: [10.0.0.1:7944], tokenFile: /t}\n"
 	if err := os.WriteFile(join, []byte(text), 0o600); err != nil {
@@ -376,6 +380,25 @@ func TestConfigCheckAndVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusal(t, 2, []string{"join.supervisors[0]", "exactly one", "dims: given"}, "config", "check", join)
+	enrolled := c
+	enrolled.StateDir = t.TempDir()
+	if err := os.Mkdir(filepath.Join(enrolled.StateDir, "joined"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(write(t, enrolled, ""), filepath.Join(enrolled.StateDir, "joined", "agent.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	text = "stateDir: " + enrolled.StateDir + "\nnode: n7\njoin: {supervisors: [10.0.0.1:7944], tokenFile: /t}\n"
+	for _, tc := range []struct{ more, want string }{
+		{"", ": good: node n0-0-0"}, {"dims: 2x2x2\n", "dims: given a value: want nothing with join"},
+	} {
+		if err := os.WriteFile(join, []byte(text+tc.more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := agentCommand(t, "config", "check", join).CombinedOutput(); !strings.Contains(string(out), tc.want) {
+			t.Errorf("config check after the node has enrolled, with %q: %s: want %q", tc.more, out, tc.want)
+		}
+	}
 	out, err = agentCommand(t, "version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "lofamo-agent ") {
 		t.Errorf("version: %v\n%s", err, out)

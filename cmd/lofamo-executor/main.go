@@ -33,15 +33,11 @@ func rootCommand() *cobra.Command {
 	former := &cobra.Command{ // the name in earlier versions, which scripts and units may have
 		Use: "check-config FILE", Hidden: true, Args: program.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return check(cmd, args[0], func(err error) error { // such a unit still starts after an upgrade
-				_, err = fmt.Fprintln(cmd.ErrOrStderr(), "warning: 'config check' refuses this:", err)
-				return err
-			})
+			return check(cmd, args[0], true) // such a unit still starts after an upgrade
 		},
 	}
 	root.AddCommand(initCommand(), runCommand(), former, program.ConfigCommand(
-		"Check a configuration file, and the files that it names, without starting anything", "",
-		func(cmd *cobra.Command, file string) error { return check(cmd, file, program.Usage) }),
+		"Check a configuration file, and the files that it names, without starting anything", "", check),
 		program.VersionCommand("lofamo-executor"))
 	return root
 }
@@ -149,14 +145,18 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	return errors.Join(err, p.Stop())
 }
 
-// check checks a configuration file. It passes the error of Config.Interpreters to onInterpreters, which may accept the configuration.
-func check(cmd *cobra.Command, file string, onInterpreters func(error) error) error {
+// check checks a configuration file. With start it only warns about errors of Config.Interpreters, like a start.
+func check(cmd *cobra.Command, file string, start bool) error {
 	cfg, err := load(file)
 	if err != nil {
 		return err
 	}
 	if err := cfg.Interpreters(); err != nil {
-		if err := onInterpreters(fmt.Errorf("configuration %s: %w", file, err)); err != nil {
+		err = fmt.Errorf("configuration %s: %w", file, err)
+		if !start {
+			return program.Usage(err)
+		}
+		if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "warning: 'config check' refuses this:", err); err != nil {
 			return err
 		}
 	}

@@ -66,6 +66,7 @@ func TestExitCodesOfExecutorCommands(t *testing.T) {
 		{[]string{"config", "check", good}, 0, "for command"},
 		{[]string{"config", "check", "--config", good}, 0, "for command"},
 		{[]string{"config", "check", good, "--config", good}, program.ExitUsage, "want only one"},
+		{[]string{"config", "check", "--start", bad}, program.ExitUsage, "want one of atOnce, cluster, commands"},
 		{[]string{"config", "check"}, program.ExitUsage, "FILE is missing"},
 		{[]string{"config"}, program.ExitUsage, "want config check FILE"},
 		{[]string{"check-config", good}, 0, "for command"},
@@ -99,9 +100,11 @@ func TestCheckRefusesInterpretersThatRunAccepts(t *testing.T) {
 	if code := execute([]string{"config", "check", file}, &out, &out); code != program.ExitUsage || !strings.Contains(out.String(), want) {
 		t.Errorf("config check: code %d, %s: want %d, %q", code, &out, program.ExitUsage, want)
 	}
-	out.Reset()
-	if code := execute([]string{"check-config", file}, &out, &out); code != 0 || !strings.Contains(out.String(), want) {
-		t.Errorf("check-config: code %d, %s: want 0, %q", code, &out, want)
+	for _, args := range [][]string{{"check-config", file}, {"config", "check", "--start", file}} {
+		out.Reset()
+		if code := execute(args, &out, &out); code != 0 || !strings.Contains(out.String(), want) {
+			t.Errorf("%q: code %d, %s: want 0, %q", args, code, &out, want)
+		}
 	}
 	var said bytes.Buffer
 	cmd := started(t, file, &said)

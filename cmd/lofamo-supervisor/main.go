@@ -148,21 +148,29 @@ func configCommand(environ []string) *cobra.Command {
 	return program.ConfigCommand("Check a configuration file without starting anything",
 		"Check a configuration file, with the environment applied, and print the bounds that its periods promise.\n\n"+
 			"It warns about keys, certificates and secrets that the supervisor could not use on this machine.",
-		func(cmd *cobra.Command, file string) error {
+		func(cmd *cobra.Command, file string, start bool) error {
 			cfg, err := config.LoadSupervisor(file, environ)
 			if err != nil {
 				return program.Usage(err)
 			}
 			if err := errors.Join(cfg.SharedAddresses(), cfg.IgnoredLabels()); err != nil {
-				return program.Usage(fmt.Errorf("configuration %s: %w", file, err))
+				err = fmt.Errorf("configuration %s: %w", file, err)
+				if !start {
+					return program.Usage(err)
+				}
+				if err := warn(cmd, "'config check' refuses this", err); err != nil {
+					return err
+				}
 			}
 			p, err := cfg.Timing()
 			if err != nil {
 				return program.Usage(err)
 			}
-			if err := supervisor.CheckFiles(cfg); err != nil { // no refusal: the supervisor's machine may be another
-				text := strings.ReplaceAll(err.Error(), "\n", "; ")
-				if _, err := fmt.Fprintln(cmd.ErrOrStderr(), "warning: the supervisor would not start on this machine:", text); err != nil {
+			if err := supervisor.CheckFiles(cfg); err != nil { // no refusal otherwise: the supervisor's machine may be another
+				if start {
+					return program.Usage(fmt.Errorf("configuration %s: %w", file, err))
+				}
+				if err := warn(cmd, "the supervisor would not start on this machine", err); err != nil {
 					return err
 				}
 			}
@@ -171,4 +179,10 @@ func configCommand(environ []string) *cobra.Command {
 				file, cfg.ID, cfg.Cluster, len(cfg.Nodes), cfg.Dims, p.HalfBound(), p.NodeBound())
 			return err
 		})
+}
+
+// warn prints a warning, in one line.
+func warn(cmd *cobra.Command, what string, err error) error {
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: %s\n", what, strings.ReplaceAll(err.Error(), "\n", "; "))
+	return err
 }

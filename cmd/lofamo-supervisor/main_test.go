@@ -323,6 +323,15 @@ func TestConfigCheckWarnsOfFilesThatThisMachineLacks(t *testing.T) {
 		if warned := stderr.String(); (tc.want == "") != (warned == "") || !strings.Contains(warned, tc.want) {
 			t.Errorf("%s: warns %q, want %q", name, warned, tc.want)
 		}
+		stderr.Reset()
+		want := 0
+		if tc.want != "" {
+			want = program.ExitUsage
+		}
+		code = execute([]string{"config", "check", "--start", c.WriteConfig(t, c.Configs[0])}, nil, &stdout, &stderr)
+		if code != want || !strings.Contains(stderr.String(), tc.want) {
+			t.Errorf("%s: --start: exit code %d, want %d with %q: %s", name, code, want, tc.want, &stderr)
+		}
 	}
 }
 
@@ -375,6 +384,8 @@ func TestExitCodesOfSupervisorCommands(t *testing.T) {
 		{[]string{"config", "check", badDims}, nil, program.ExitUsage, "2x0x1"},
 		{[]string{"config", "check", good}, []string{"LOFAMO_SUPERVISOR_PRESET=hasty"}, program.ExitUsage, "hasty"},
 		{[]string{"config", "check", notice}, nil, program.ExitUsage, "alertmanager.labels.notice: given notice: want a name"},
+		{[]string{"config", "check", "--start", notice}, nil, 0, "4 nodes in 2x2x1"},
+		{[]string{"config", "check", "--start", unknown}, nil, program.ExitUsage, "colour"},
 		{[]string{"run", "--config", noCert}, nil, program.ExitUsage, "nobody.pem"},
 		{[]string{"run", "--config", noKey}, nil, program.ExitUsage, "gossip key /nonexistent.key"},
 	} {

@@ -68,10 +68,18 @@ var flagWords = []struct {
 	{regexp.MustCompile(`time: .*duration .*$`), "want a time with a unit, such as 10s"},
 }
 
+// StartFlag is the flag of `config check` that makes it decide like a start on this machine, and StartHelp is its help.
+const (
+	StartFlag = "start"
+	StartHelp = "decide like a start on this machine by this user: refuse keys and certificates that it cannot use, and only warn about " +
+		"mistakes that earlier versions accepted"
+)
+
 // ConfigCommand returns `config`, whose subcommand `check FILE` checks a configuration file. Without FILE it takes that of
-// --config.
-func ConfigCommand(short, long string, check func(cmd *cobra.Command, file string) error) *cobra.Command {
+// --config. check gets the value of StartFlag.
+func ConfigCommand(short, long string, check func(cmd *cobra.Command, file string, start bool) error) *cobra.Command {
 	var file string
+	var start bool
 	cmd := &cobra.Command{
 		Use: "config", Short: "Check configuration files", Args: Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error { return Usage(errors.New("config: want config check FILE")) },
@@ -83,14 +91,15 @@ func ConfigCommand(short, long string, check func(cmd *cobra.Command, file strin
 			case len(args) > 0 && file != "":
 				return Usage(fmt.Errorf("config check: FILE %s and --config %s: want only one", args[0], file))
 			case len(args) > 0:
-				return check(cmd, args[0])
+				return check(cmd, args[0], start)
 			case file == "":
 				return Usage(errors.New("config check: FILE is missing"))
 			}
-			return check(cmd, file)
+			return check(cmd, file, start)
 		},
 	}
 	sub.Flags().StringVar(&file, "config", "", "the same as FILE")
+	sub.Flags().BoolVar(&start, StartFlag, false, StartHelp)
 	cmd.AddCommand(sub)
 	return cmd
 }

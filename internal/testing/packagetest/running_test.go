@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // normal reports whether the node is NORMAL in the map.
@@ -202,7 +203,8 @@ func supervised(m *machine, how manager) {
 	m.serves("daemons that hung", how)
 }
 
-// refused checks that the node's daemons stay down after a refused configuration if no half runs, and restart while one runs.
+// refused checks that an upgrade leaves every running process whose configuration is refused. It also checks that the node's
+// daemons stay down after a refused configuration if no half runs, and restart while one runs.
 func refused(m *machine, how manager) {
 	const conf, wrong = "/etc/lofamo/agent.yaml", "frobnicate: 1"
 	down := func(u string) bool {
@@ -212,6 +214,7 @@ func refused(m *machine, how manager) {
 	}
 	m.run("sh", "-c", "echo '"+wrong+"' >>"+conf)
 	halves := m.halves()
+	upgradeRefused(m, how)
 	m.run(append([]string{"systemctl", "kill", "--kill-whom=main", "-s", "KILL"}, how.units...)...)
 	for _, u := range how.units {
 		m.eventually(u+" tries again while its halves run", func() bool {
@@ -235,6 +238,33 @@ func refused(m *machine, how manager) {
 	m.run("sed", "-i", "/^"+wrong+"$/d", conf)
 	m.run(append([]string{"systemctl", "start"}, how.units...)...)
 	m.serves("after a refused configuration", how)
+}
+
+// upgradeRefused installs packages whose programs refuse the configuration: that of the agent is wrong already. Every process stays,
+// until its package is installed again after the repair.
+func upgradeRefused(m *machine, how manager) {
+	const wrong = "frobnicate: 1"
+	files := []string{"/etc/lofamo/supervisor.yaml", "/etc/lofamo/executor.yaml"}
+	units := append(slices.Clone(how.units), "lofamo-supervisor", "lofamo-executor")
+	pids := func() (out []string) {
+		for _, u := range units {
+			out = append(out, m.main(u))
+		}
+		return append(out, m.halves()...)
+	}
+	m.run(append([]string{"sed", "-i", "$a " + wrong}, files...)...)
+	before := pids()
+	said := m.run(how.command(this, "lofamo-agent", "lofamo-supervisor", "lofamo-executor")...)
+	for _, u := range units {
+		if !strings.Contains(said, u+" keeps running the previous version") {
+			m.t.Errorf("the upgrade says nothing about %s:\n%s", u, said)
+		}
+	}
+	time.Sleep(3 * time.Second) // a restart without waiting would end a process by now
+	if now := pids(); !slices.Equal(now, before) {
+		m.t.Errorf("after an upgrade with a refused configuration processes are %q, not %q", now, before)
+	}
+	m.run(append([]string{"sed", "-i", "/^" + wrong + "$/d"}, files...)...)
 }
 
 // executing sets up an executor process, by the commands of docs/executor-process.md.

@@ -141,7 +141,7 @@ func (p *Policies) pending(have map[string]object, standing map[string]PolicySta
 		if differs {
 			out = append(out, change{name, func(ctx context.Context) (func(), error) {
 				err := p.r.applyStatus(ctx, o, want)
-				if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // the watch brings the change
+				if apierrors.IsConflict(err) || IsNotFound(err) { // the watch brings the change
 					err = nil
 				}
 				return nil, err

@@ -417,13 +417,17 @@ func TestRemediationThatWasNotAcceptedIsTriedAgain(t *testing.T) {
 }
 
 // FuzzRemediations: what remediators and people write into their objects makes no attempt panic, and the object that is created
-// is valid JSON.
+// is valid JSON. The same holds for lists of kinds.
 func FuzzRemediations(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"n"},"status":{"conditions":[{"type":"Succeeded","status":"True","reason":"R","message":"M"}]}}`))
 	f.Add([]byte(`{"spec":{"template":{"spec":{"a":[1]}}}}`))
 	f.Add([]byte(`{"metadata":{"continue":"c"},"items":[{"metadata":{"name":"n"}},null]}`))
+	f.Add([]byte(`{"kind":"APIGroupList","groups":[{"versions":[{"groupVersion":"a/v1"}]}]}`))
+	f.Add([]byte(`{"kind":"APIResourceList","groupVersion":"a/v1","resources":[{"name":"bs"}]}`))
 	f.Add([]byte(`[`))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = groupsHave(b, "a/v1")
+		_, _ = resourcesHave(b, "a/v1", "bs")
 		page, _ := remediationsOf(b)
 		if object, err := remediationOf(b); err == nil {
 			page.Items = append(page.Items, *object)

@@ -364,7 +364,7 @@ func (r *resource) delete(ctx context.Context, o object) error {
 		return fmt.Errorf("delete %s %s: %w", r.kind, o.Metadata.Name, err)
 	}
 	_, err = r.send(ctx, r.c.api.Delete().AbsPath(r.path+"/"+o.Metadata.Name).Body(body))
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err != nil && !IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete %s %s: %w", r.kind, o.Metadata.Name, err)
 	}
 	if err == nil {

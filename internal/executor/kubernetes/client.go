@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"reflect"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -167,7 +168,7 @@ func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object)
 	res := r.MaxRetries(0).Do(one)
 	err := res.Error()
 	if err == nil && into != nil {
-		err = res.Into(into)
+		err = decodeAnswer(res, into)
 	}
 	if err != nil && one.Err() != nil && ctx.Err() == nil {
 		// The connection may hang: the next request gets another one.
@@ -175,6 +176,21 @@ func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object)
 		err = fmt.Errorf("no answer within %s: %w", c.timeout, err)
 	}
 	return err
+}
+
+// decodeAnswer decodes an answer into into. An answer of another type is an error, as of a proxy that answers with other JSON and code 200.
+// Result.Into would leave into empty then.
+func decodeAnswer(res rest.Result, into runtime.Object) error {
+	is, err := res.Get()
+	if err != nil {
+		return err
+	}
+	from, to := reflect.ValueOf(is), reflect.ValueOf(into)
+	if from.Type() != to.Type() {
+		return fmt.Errorf("answer of the API server: given %T: want %T", is, into)
+	}
+	to.Elem().Set(from.Elem())
+	return nil
 }
 
 func (c *client) node(ctx context.Context, p *pace, name string) (*corev1.Node, error) {

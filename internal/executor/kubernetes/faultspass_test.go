@@ -49,8 +49,8 @@ func (m *memoryFaults) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return jsonAnswer(http.StatusOK, asBody(map[string]any{"metadata": map[string]any{"resourceVersion": fmt.Sprint(m.version)},
-			"items": slices.Collect(maps.Values(m.objects))})), nil
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{"apiVersion": objectsVersion, "kind": "FaultList",
+			"metadata": map[string]any{"resourceVersion": fmt.Sprint(m.version)}, "items": slices.Collect(maps.Values(m.objects))})), nil
 	}
 	name, status := path.Base(r.URL.Path), false
 	if name == "status" {
@@ -79,7 +79,7 @@ func (m *memoryFaults) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	o := m.objects[name]
 	if o == nil {
-		o = map[string]any{}
+		o = map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
 		m.objects[name] = o
 	}
 	before := fmt.Sprint(o["spec"], o["status"])

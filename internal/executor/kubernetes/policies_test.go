@@ -179,7 +179,8 @@ func TestPoliciesAreBounded(t *testing.T) {
 	if names, complete, _ := s.last(); names != "a b" || complete || !strings.Contains(reasons(p.failing), "more than 250") {
 		t.Errorf("%q, complete %v, said %q", names, complete, reasons(p.failing))
 	}
-	big, err := readObject([]byte(`{"metadata":{"name":"a"},"spec":{"match":"` + strings.Repeat("x", maxObjectPart) + `"}}`))
+	big, err := readObject([]byte(`{"apiVersion":"`+objectsVersion+`","kind":"FaultPolicy","metadata":{"name":"a"},"spec":{"match":"`+
+		strings.Repeat("x", maxObjectPart)+`"}}`), "FaultPolicy")
 	if err != nil {
 		t.Fatal(err)
 	}

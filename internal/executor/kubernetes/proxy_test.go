@@ -1,16 +1,20 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/lofamo/lofamo/internal/executor"
@@ -164,5 +168,101 @@ func (r remediator) uninstall() {
 			_, err := cluster(r.t).Admin.Do(http.MethodGet, r.path(kind), "", nil)
 			return err != nil
 		}, "the kind "+kind+" is gone")
+	}
+}
+
+// strangeAnswers are answers with code 200 that a proxy gives instead of the API server's.
+var strangeAnswers = []any{
+	map[string]any{}, map[string]any{"status": "ok"}, []any{}, nil,
+	map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Success"},
+	map[string]any{"kind": "PodList", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "7"}, "items": []any{}},
+	map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"name": "n1", "resourceVersion": "7"}},
+}
+
+// TestStrangeAnswerWithdrawsNoPolicy: an answer with code 200 that is no list of FaultPolicy objects withdraws no policy.
+func TestStrangeAnswerWithdrawsNoPolicy(t *testing.T) {
+	list := map[string]any{"kind": "FaultPolicyList", "apiVersion": objectsVersion, "items": []any{}} // without a version
+	for _, body := range append(slices.Clone(strangeAnswers), list) {
+		s := &memoryPolicies{answer: func(context.Context, string) int { return http.StatusOK }}
+		p, store := policiesInMemory(t, s, 3, io.Discard), &policyStore{}
+		p.keep = store.keep
+		p.r.c = clientOver(t, answers(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodGet {
+				return jsonAnswer(http.StatusOK, asBody(body)), nil
+			}
+			return s.RoundTrip(r)
+		}))
+		_, err := p.r.list(t.Context()) // as after the end of a watch
+		p.pass(t.Context(), time.Now())
+		p.settleBusy(t.Context())
+		if names, complete, _ := store.last(); names != "p-000 p-001 p-002" || !complete || err == nil {
+			t.Errorf("answer %v, error %v: policies %q, complete %t: want all three and an error", body, err, names, complete)
+		}
+	}
+}
+
+// TestStrangeAnswerIsNoObject: an answer with code 200 that is no object of the kind does not get into the copy, from a write or a watch.
+func TestStrangeAnswerIsNoObject(t *testing.T) {
+	for _, body := range strangeAnswers {
+		r := newResource(clientOver(t, answers(func(*http.Request) (*http.Response, error) {
+			return jsonAnswer(http.StatusOK, asBody(body)), nil
+		})), "a", "faults", "Fault", "", 10, quiet)
+		if _, err := r.apply(t.Context(), "a", "", map[string]any{}); err == nil {
+			t.Errorf("answer %v to a write: want an error", body)
+		}
+		event, err := io.ReadAll(asBody(map[string]any{"type": "ADDED", "object": body}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		readEvents(bytes.NewReader(event), "Fault", r.watched)
+		if all, _, _ := r.all(); len(all) != 0 {
+			t.Errorf("answer %v: the copy has %v: want nothing", body, all)
+		}
+	}
+}
+
+// TestStrangeAnswerUndoesNothing: answers with code 200 that are no node, no list of nodes and no remediation end no undo.
+func TestStrangeAnswerUndoesNothing(t *testing.T) {
+	ctx := executor.WithFence(t.Context(), func(context.Context) error { return nil })
+	remediation := map[string]string{"apiVersion": "a.example/v1", "kind": "ATemplate", "namespace": "a", "name": "a"}
+	node := labelledNode("n1", "n1", "KernelDeadlock")
+	node.TypeMeta = metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}
+	for _, body := range strangeAnswers {
+		for _, label := range []string{"", "machine"} {
+			e := &Executor{cfg: Config{NodeLabel: label}.Filled(), log: slog.New(slog.DiscardHandler), pacing: usual}
+			attempt := func(kind response.Kind, parameters map[string]string) {
+				t.Helper()
+				j := undo(aJob(responseID(), "n1", kind, parameters))
+				j.Timeout = 300 * time.Millisecond
+				if r := e.Do(ctx, j); r.Outcome != response.Unchanged {
+					t.Errorf("answer %v, label %q: undo of %s: outcome %d, %s: want that nothing has changed", body, label, kind, r.Outcome, r.Detail)
+				}
+			}
+			strange := func(*http.Request) (*http.Response, error) { return jsonAnswer(http.StatusOK, asBody(body)), nil }
+			e.c = clientOver(t, answers(strange))
+			attempt(response.KubernetesCordon, nil)
+			page := func([]corev1.Node, bool, bool) { t.Errorf("answer %v is a list", body) }
+			if _, err := e.c.listNodes(t.Context(), e.c.all, "", page); err == nil {
+				t.Errorf("answer %v to a list of nodes: want an error", body)
+			}
+			e.c = clientOver(t, answers(func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.URL.Path == "/api/v1/nodes":
+					return jsonAnswer(http.StatusOK, asBody(corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"},
+						ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Node{node}})), nil
+				case strings.HasPrefix(r.URL.Path, "/api/v1/nodes/"):
+					return jsonAnswer(http.StatusOK, asBody(node)), nil
+				}
+				return strange(r)
+			}))
+			e.c.timeout, e.c.sure = 50*time.Millisecond, 50*time.Millisecond // which the undo waits if there is no object
+			attempt(response.KubernetesRemediate, remediation)
+		}
+		d := &remediating{e: &Executor{c: clientOver(t, answers(func(*http.Request) (*http.Response, error) {
+			return jsonAnswer(http.StatusOK, asBody(body)), nil
+		}))}, j: aJob(responseID(), "n1", response.KubernetesRemediate, remediation)}
+		if spec, err := d.template(ctx); err == nil {
+			t.Errorf("answer %v: the template has the spec %s", body, spec)
+		}
 	}
 }

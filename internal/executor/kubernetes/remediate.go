@@ -35,6 +35,7 @@ const (
 
 // remediation is an object of a remediator, as far as this package reads it.
 type remediation struct {
+	metav1.TypeMeta
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Status   struct {
 		Conditions []metav1.Condition `json:"conditions"`
@@ -200,7 +201,7 @@ func (d *remediating) read(ctx context.Context) (*remediation, error) {
 		}
 		return nil, err
 	}
-	return remediationOf(b)
+	return remediationOf(b, d.j.Parameters["apiVersion"], d.kind())
 }
 
 // missing reports whether a failed read of objects of a kind shows that there is none. The returned error is the given one, or has the
@@ -217,10 +218,14 @@ func (d *remediating) missing(ctx context.Context, kind string, err error) (bool
 	return !served, err
 }
 
-// remediationOf decodes an object.
-func remediationOf(b []byte) (*remediation, error) {
+// remediationOf decodes an object of a kind.
+func remediationOf(b []byte, apiVersion, kind string) (*remediation, error) {
 	out := &remediation{}
-	if err := json.Unmarshal(b, out); err != nil {
+	err := json.Unmarshal(b, out)
+	if err == nil {
+		err = checkObject(out.TypeMeta, out.Metadata.Name, apiVersion, kind)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read a remediation: %w", err)
 	}
 	return out, nil
@@ -228,28 +233,42 @@ func remediationOf(b []byte) (*remediation, error) {
 
 // remediationPage is a part of the list of all objects.
 type remediationPage struct {
+	metav1.TypeMeta
 	Metadata metav1.ListMeta `json:"metadata"`
 	Items    []remediation   `json:"items"`
 }
 
-// remediationsOf decodes a part of the list of all objects.
-func remediationsOf(b []byte) (page remediationPage, err error) {
-	if err := json.Unmarshal(b, &page); err != nil {
-		return page, fmt.Errorf("list remediations: %w", err)
+// remediationsOf decodes a part of the list of all objects of a kind. Their definition may give the list's kind any name.
+func remediationsOf(b []byte, apiVersion, kind string) (page remediationPage, err error) {
+	if err = json.Unmarshal(b, &page); err == nil {
+		list := kind + "List"
+		if strings.HasSuffix(page.Kind, "List") {
+			list = page.Kind
+		}
+		err = checkList(page.TypeMeta, page.Metadata, apiVersion, list)
+	}
+	if err != nil {
+		return remediationPage{}, fmt.Errorf("list remediations: %w", err)
 	}
 	return page, nil
 }
 
-// specOf returns the spec of a template's objects.
-func specOf(b []byte) (json.RawMessage, error) {
+// specOf returns the spec of the objects of a template. kind is the template's.
+func specOf(b []byte, apiVersion, kind string) (json.RawMessage, error) {
 	var template struct {
-		Spec struct {
+		metav1.TypeMeta
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     struct {
 			Template struct {
 				Spec json.RawMessage `json:"spec"`
 			} `json:"template"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal(b, &template); err != nil {
+	err := json.Unmarshal(b, &template)
+	if err == nil {
+		err = checkObject(template.TypeMeta, template.Metadata.Name, apiVersion, kind)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read a template: %w", err)
 	}
 	if len(template.Spec.Template.Spec) == 0 {
@@ -263,7 +282,7 @@ func (d *remediating) template(ctx context.Context) (json.RawMessage, error) {
 	p := d.j.Parameters
 	b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.path(p["kind"])+"/"+p["name"]))
 	if err == nil {
-		return specOf(b)
+		return specOf(b, p["apiVersion"], p["kind"])
 	}
 	missing, err := d.missing(ctx, p["kind"], err)
 	if missing || refused(err) {
@@ -414,7 +433,7 @@ func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, er
 			}
 			return nil, nil //nolint:nilnil // the kind is gone, and so are its objects
 		}
-		page, err := remediationsOf(b)
+		page, err := remediationsOf(b, d.j.Parameters["apiVersion"], d.kind())
 		if err != nil {
 			return nil, err
 		}

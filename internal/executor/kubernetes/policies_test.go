@@ -206,13 +206,13 @@ func TestStatusOfAnotherObjectIsRefused(t *testing.T) {
 	have, _, _ := p.r.all()
 	admin(t, http.MethodDelete, objectsPath(ns, "faultpolicies")+"/a", "", "")
 	status := wantedStatus(have["a"], FaultPolicyStatus{}, PolicyStanding{Accepted: true, Reason: "InForce"}, time.Now())
-	if err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
+	if _, err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
 		t.Error("the status of a deleted object was written")
 	}
 	if err := createPolicy(t, ns, "a", policySpec("kubernetes.cordon", ""), false); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
+	if _, err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
 		t.Error("the status of an earlier object was written")
 	}
 	if got := acceptedOf(t, ns, "a"); got != "" {
@@ -220,7 +220,7 @@ func TestStatusOfAnotherObjectIsRefused(t *testing.T) {
 	}
 	p.r.remove(have["a"])
 	fresh := listObjects(t, ns, "faultpolicies")["a"]
-	if err := p.r.applyStatus(t.Context(), fresh, status); err != nil {
+	if _, err := p.r.applyStatus(t.Context(), fresh, status); err != nil {
 		t.Error(err)
 	}
 	if l, _, _ := p.r.all(); len(l) != 0 {

@@ -236,3 +236,55 @@ func TestDeniedStatusIsTriedAgainAfterItsPause(t *testing.T) {
 		}
 	})
 }
+
+// sharedStatus is an API server in whose statuses somebody else owns lastFired, so a write that leaves the field out does not remove it.
+// It may also drop conditions.
+type sharedStatus struct {
+	*memoryPolicies
+
+	drops bool
+}
+
+func (s sharedStatus) RoundTrip(r *http.Request) (*http.Response, error) {
+	name := path.Base(path.Dir(r.URL.Path)) // of …/faultpolicies/NAME/status
+	if r.Method != http.MethodPatch {
+		return s.memoryPolicies.RoundTrip(r)
+	}
+	s.mu.Lock()
+	before, _ := s.objects[name]["status"].(map[string]any)
+	s.mu.Unlock()
+	res, err := s.memoryPolicies.RoundTrip(r)
+	if err != nil || res.StatusCode != http.StatusOK {
+		return res, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	after := s.objects[name]["status"].(map[string]any)
+	if _, given := after["lastFired"]; !given && before["lastFired"] != nil {
+		after["lastFired"] = before["lastFired"]
+	}
+	if s.drops {
+		delete(after, "conditions")
+	}
+	return jsonAnswer(http.StatusOK, asBody(s.objects[name])), nil
+}
+
+// TestForeignStatusIsWrittenOnce: somebody else has set the time of the last response to one in the future, which the leader cannot remove,
+// or takes the condition away. The leader writes each status once.
+func TestForeignStatusIsWrittenOnce(t *testing.T) {
+	for _, drops := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := sharedStatus{&memoryPolicies{answer: func(context.Context, string) int { return http.StatusOK }}, drops}
+			p := policiesInMemory(t, s.memoryPolicies, 1, io.Discard)
+			p.r.c = clientOver(t, s)
+			s.objects["p-000"]["status"] = map[string]any{"lastFired": time.Now().Add(24 * time.Hour).UTC().Format(time.RFC3339)}
+			stop := runPolicies(t, p)
+			defer stop()
+			time.Sleep(10 * time.Minute)
+			stop()
+			if n := s.writes["p-000"]; n != 1 {
+				t.Errorf("conditions dropped %t: %d writes in ten minutes: want one", drops, n)
+			}
+		})
+	}
+}

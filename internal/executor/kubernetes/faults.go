@@ -277,9 +277,6 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 				return nil, err
 			}
 		}
-		if !status {
-			return nil, nil
-		}
 		return f.wrote(w.Name, st, version), nil
 	}
 }

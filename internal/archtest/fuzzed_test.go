@@ -121,6 +121,8 @@ var fuzzed = map[string]string{
 	"internal/executor/kubernetes.remediationOf":     "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/kubernetes.remediationsOf":    "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/kubernetes.specOf":            "internal/executor/kubernetes FuzzRemediations",
+	"internal/executor/kubernetes.groupsHave":        "internal/executor/kubernetes FuzzRemediations",
+	"internal/executor/kubernetes.resourcesHave":     "internal/executor/kubernetes FuzzRemediations",
 	"internal/executor/kubernetes.readEvents":        "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.policyStatusOf":    "internal/executor/kubernetes FuzzObjects",
 	"internal/executor/kubernetes.readObject":        "internal/executor/kubernetes FuzzObjects",

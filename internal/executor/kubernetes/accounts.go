@@ -11,7 +11,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Accounts asks an API server about the tokens of service accounts, and about nodes. It changes nothing.
@@ -94,9 +93,6 @@ func (a *Accounts) Labels(ctx context.Context, node string) (map[string]string, 
 	}
 	return n.Labels, nil
 }
-
-// IsNotFound reports whether the API server has answered that there is no such object.
-func IsNotFound(err error) bool { return apierrors.IsNotFound(err) }
 
 // Nodes returns the names of all nodes. It reads them page by page: the answer with all nodes of a large cluster has many megabytes.
 func (a *Accounts) Nodes(ctx context.Context) (map[string]bool, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"reflect"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -167,7 +168,7 @@ func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object)
 	res := r.MaxRetries(0).Do(one)
 	err := res.Error()
 	if err == nil && into != nil {
-		err = res.Into(into)
+		err = decodeAnswer(res, into)
 	}
 	if err != nil && one.Err() != nil && ctx.Err() == nil {
 		// The connection may hang: the next request gets another one.
@@ -175,6 +176,21 @@ func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object)
 		err = fmt.Errorf("no answer within %s: %w", c.timeout, err)
 	}
 	return err
+}
+
+// decodeAnswer decodes an answer into into. An answer of another type is an error, as of a proxy that answers with other JSON and code 200.
+// Result.Into would leave into empty then.
+func decodeAnswer(res rest.Result, into runtime.Object) error {
+	is, err := res.Get()
+	if err != nil {
+		return err
+	}
+	from, to := reflect.ValueOf(is), reflect.ValueOf(into)
+	if from.Type() != to.Type() {
+		return fmt.Errorf("answer of the API server: given %T: want %T", is, into)
+	}
+	to.Elem().Set(from.Elem())
+	return nil
 }
 
 func (c *client) node(ctx context.Context, p *pace, name string) (*corev1.Node, error) {
@@ -248,19 +264,31 @@ func notDone(err error) bool {
 // busy reports whether the API server asks for a later retry.
 func busy(err error) bool { return apierrors.IsTooManyRequests(err) }
 
-// passing reports whether the API server has rejected the request for a reason that may pass. After a 401, which a token rotation can
-// cause, the next request reads the token again. A 410 ends a list whose pages took too long.
+// passing reports whether the request was rejected for a reason that may pass. After a 401, which a token rotation can cause, the next
+// request reads the token again. A 410 ends a list whose pages took too long. A proxy may reach the API server again.
 func passing(err error) bool {
-	return apierrors.IsUnauthorized(err) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err)
+	return apierrors.IsUnauthorized(err) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err) || rejectedByProxy(err)
 }
 
 // refused reports whether the API server has rejected the request, so that a retry is useless now.
 func refused(err error) bool {
+	return rejected(err) && !apierrors.IsConflict(err) && !busy(err) && !passing(err) && !apierrors.IsTimeout(err) &&
+		!apierrors.IsServerTimeout(err)
+}
+
+// rejected reports whether the answer to the request has a code from 400 to 499.
+func rejected(err error) bool {
 	var s apierrors.APIStatus
-	if !errors.As(err, &s) || apierrors.IsConflict(err) || busy(err) || passing(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsServerTimeout(err) {
+	if !errors.As(err, &s) {
 		return false
 	}
 	code := s.Status().Code
 	return code >= 400 && code < 500
 }
+
+// rejectedByProxy reports whether the request was rejected, and the answer is no Status of the API server. A proxy before the API server
+// answers so. The API server itself does so for unknown paths, for instance those of a kind that is not installed.
+func rejectedByProxy(err error) bool { return rejected(err) && apierrors.IsUnexpectedServerError(err) }
+
+// IsNotFound reports whether the API server has answered that there is no such object. The 404 of a proxy tells nothing about the object.
+func IsNotFound(err error) bool { return apierrors.IsNotFound(err) && !rejectedByProxy(err) }

@@ -172,9 +172,9 @@ func (d *draining) round(ctx context.Context) error {
 func (d *draining) stands(ctx context.Context) error {
 	n, err := d.e.c.node(ctx, d.e.c.all, d.node)
 	switch {
-	case apierrors.IsNotFound(err) && d.pods.Left() == 0: // as an autoscaler does with an empty node
+	case IsNotFound(err) && d.pods.Left() == 0: // as an autoscaler does with an empty node
 		return ended{executor.Done("node %s: drained of %d pods, and somebody has deleted it since", d.node, len(d.evicted))}
-	case apierrors.IsNotFound(err):
+	case IsNotFound(err):
 		return ended{executor.Partly("node %s is gone; %d pods evicted", d.node, len(d.evicted))}
 	case err != nil:
 		return err
@@ -200,7 +200,7 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 		d.evicted[p.UID] = true
 	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("node %s: cordoned, %d pods evicted; token %d: %v", d.node, len(d.evicted), d.j.Token, err)}
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+	case IsNotFound(err), apierrors.IsConflict(err):
 		// The pod is gone, or another pod has its name.
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		d.waits[name] = err.Error()

@@ -25,14 +25,17 @@ type Outside struct {
 	By      string // the field manager that has set the status; "" if the API server does not know
 }
 
-// Limits of conditions of other programs. Longer texts are cut; further conditions, by the order of their types, are left
-// out.
+// Limits of conditions of other programs. Longer texts are cut. Conditions with a longer type or an invalid status are left out, and so are
+// further ones, by the order of their types.
 const (
 	maxOutside       = 24
 	maxOutsideType   = 317
 	maxOutsideReason = 128
 	maxOutsideText   = 256
 )
+
+// conditionStatuses are the valid statuses of a condition. The API server checks no status of a node's condition.
+var conditionStatuses = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 
 // Evidence receives the conditions of other programs, from one goroutine. It must not block.
 type Evidence func(response.OutsideChanged)
@@ -44,7 +47,8 @@ func outsideOf(n *corev1.Node, ours func(typ string) bool) []Outside {
 	var out []Outside
 	for _, c := range n.Status.Conditions {
 		typ := string(c.Type)
-		if by[typ] == fieldManager || by[typ] == keeperManager || typ == LinksReady || ours(typ) || len(typ) > maxOutsideType {
+		if by[typ] == fieldManager || by[typ] == keeperManager || typ == LinksReady || ours(typ) || len(typ) > maxOutsideType ||
+			!slices.Contains(conditionStatuses, c.Status) {
 			continue
 		}
 		out = append(out, Outside{

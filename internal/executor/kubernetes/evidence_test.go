@@ -36,6 +36,7 @@ func TestConditionsOfOthersAreEvidence(t *testing.T) {
 	e.cfg.Evidence = true
 	a, b := aNode(t), aNode(t)
 	detect(t, a, "KernelDeadlock", "True", "task blocked")
+	detect(t, a, "DiskBroken", "Perhaps", "") // which the API server accepts
 	m := &mapped{states: map[fault.NodeID]NodeState{}}
 	m.set(ready, a, b)
 	var mu sync.Mutex
@@ -90,7 +91,8 @@ func TestConditionsOfOthersAreEvidence(t *testing.T) {
 	}
 }
 
-// TestOutsideConditionsAreBounded: of any node only so much is kept.
+// TestOutsideConditionsAreBounded: of any node only so much is kept. Conditions with an invalid status, which the API server accepts, take
+// no place from others.
 func TestOutsideConditionsAreBounded(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
 		{Subresource: "status", FieldsV1: metav1.NewFieldsV1(`not JSON`)}, {Subresource: "status"},
@@ -98,8 +100,12 @@ func TestOutsideConditionsAreBounded(t *testing.T) {
 	for i := range 1000 {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeConditionType(fmt.Sprintf("C%04d%s", 999-i, strings.Repeat("x", 330*(i%2)))), Reason: strings.Repeat("r", 1000),
-			Message: strings.Repeat("m", 100_000),
+			Message: strings.Repeat("m", 100_000), Status: corev1.ConditionTrue,
 		})
+	}
+	for i, status := range []string{strings.Repeat("x", 1<<20), "", "true", "Yes"} {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("A", i)),
+			Status: corev1.ConditionStatus(status)})
 	}
 	all := outsideOf(n, func(string) bool { return false })
 	if len(all) != maxOutside || all[0].Type != "C0001" {
@@ -108,6 +114,11 @@ func TestOutsideConditionsAreBounded(t *testing.T) {
 	for _, o := range all {
 		if len(o.Type) > maxOutsideType || len(o.Reason) > maxOutsideReason || len(o.Message) > maxOutsideText {
 			t.Errorf("%.20s: %d, %d, %d bytes", o.Type, len(o.Type), len(o.Reason), len(o.Message))
+		}
+	}
+	for _, c := range keptOf(n, "").conditions {
+		if size := len(c.Type) + len(c.Status) + len(c.Reason) + len(c.Message); size > 4*maxKeptText {
+			t.Errorf("%.20s: %d bytes are kept", c.Type, size)
 		}
 	}
 }

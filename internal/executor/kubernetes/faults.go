@@ -86,15 +86,8 @@ type Faults struct {
 	source  func() (list []Fault, changed <-chan struct{}, ready bool)
 	r       *resource
 	log     *slog.Logger
-	written map[string]faultWritten // the last write of each object
-	missing map[string]time.Time    // since when an object has been wanted that does not exist
+	missing map[string]time.Time // since when an object has been wanted that does not exist
 	*workers
-}
-
-// faultWritten is the last status written, and the object's resource version after that.
-type faultWritten struct {
-	status  FaultStatus
-	version string
 }
 
 // NewFaults returns a keeper of the objects in the configured namespace. source returns all incidents in any order, a channel
@@ -120,7 +113,7 @@ func newFaults(cfg config.KubernetesObjects, c *client, cluster string,
 	// Twice the number: others may have made some with our label, and all of them must go.
 	r := newResource(c, cfg.Namespace, "faults", "Fault", clusterLabel+"="+cluster, 2*cfg.MaxFaults+objectsPage, log)
 	return &Faults{cluster: cluster, most: cfg.MaxFaults, keep: cfg.KeepClosed.D(), unknown: faultsUnknown, source: source, r: r, log: log,
-		written: map[string]faultWritten{}, missing: map[string]time.Time{}, workers: newWorkers()}
+		missing: map[string]time.Time{}, workers: newWorkers()}
 }
 
 // Run keeps the objects until ctx ends, with follow in a goroutine of its own. It never blocks the source. A replica that leads again
@@ -193,7 +186,6 @@ func (f *Faults) pending(have map[string]object, list []Fault, now time.Time, be
 		needed[c.name] = true
 	}
 	maps.DeleteFunc(f.missing, func(name string, _ time.Time) bool { return !names[name] })
-	maps.DeleteFunc(f.written, func(name string, _ faultWritten) bool { return !names[name] })
 	f.keepOnly(needed, names)
 	return out
 }
@@ -266,27 +258,26 @@ func (f *Faults) change(w Fault, have object, there bool) func(context.Context) 
 	}
 	st := bounded(w.Status)
 	identity, status := !there || !hasLabels(have, labels), !there || !sameStatus(have.Status, st)
-	last := f.written[w.Name]
-	// A server that drops a field, as with an earlier definition, gets each status once.
-	same := there && last.version == have.Metadata.ResourceVersion && reflect.DeepEqual(last.status, st)
-	if same || !identity && !status {
+	if there && f.repeats(w.Name, st, have.Metadata.ResourceVersion) || !identity && !status {
 		return nil
 	}
-	return func(ctx context.Context) (func(), error) {
+	return func(ctx context.Context) (_ func(), err error) {
+		version := ""
 		o := map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
 		if identity {
 			whole := maps.Clone(o)
 			whole["metadata"], whole["spec"] = map[string]any{"name": w.Name, "labels": labels}, spec
-			if _, err := f.r.apply(ctx, w.Name, "", whole); err != nil {
+			if version, err = f.r.apply(ctx, w.Name, "", whole); err != nil {
 				return nil, err
 			}
 		}
-		if !status {
-			return nil, nil
+		if status {
+			o["metadata"], o["status"] = map[string]any{"name": w.Name}, st
+			if version, err = f.r.apply(ctx, w.Name, "status", o); err != nil {
+				return nil, err
+			}
 		}
-		o["metadata"], o["status"] = map[string]any{"name": w.Name}, st
-		version, err := f.r.apply(ctx, w.Name, "status", o)
-		return func() { f.written[w.Name] = faultWritten{st, version} }, err
+		return f.wrote(w.Name, st, version), nil
 	}
 }
 

@@ -226,9 +226,11 @@ func TestFaultKeeperReadsNoMoreThanItKeeps(t *testing.T) {
 
 // FuzzObjects: no answer of an API server ends the process, and nothing larger than the bound is kept.
 func FuzzObjects(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"name":"a","uid":"u","resourceVersion":"7"},"spec":{"cluster":"c","incident":"a"},"status":{"state":"OPEN"}}`))
-	f.Add([]byte(`{"metadata":{"continue":"x"},"items":[{"metadata":{"labels":{"a":"b"}}},{}]}`))
-	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"name":"a"}}}{"type":"ERROR"}`))
+	f.Add([]byte(`{"apiVersion":"lofamo.io/v1alpha1","kind":"Fault","metadata":{"name":"a","uid":"u","resourceVersion":"7"},
+		"spec":{"cluster":"c","incident":"a"},"status":{"state":"OPEN"}}`))
+	f.Add([]byte(`{"apiVersion":"lofamo.io/v1alpha1","kind":"FaultList","metadata":{"resourceVersion":"1","continue":"x"},
+		"items":[{"apiVersion":"lofamo.io/v1alpha1","kind":"Fault","metadata":{"name":"a","labels":{"a":"b"}}},{}]}`))
+	f.Add([]byte(`{"type":"ADDED","object":{"apiVersion":"lofamo.io/v1alpha1","kind":"Fault","metadata":{"name":"a"}}}{"type":"ERROR"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		check := func(o object) {
 			if len(o.Spec) > maxObjectPart || len(o.Status) > maxObjectPart {
@@ -238,13 +240,13 @@ func FuzzObjects(f *testing.F) {
 			sameStatus(o.Status, FaultStatus{})
 			policyStatusOf(o.Status)
 		}
-		if o, err := readObject(b); err == nil {
+		if o, err := readObject(b, "Fault"); err == nil {
 			check(o)
 		}
-		_, items, _ := readPage(b)
+		_, items, _ := readPage(b, "Fault")
 		for _, o := range items {
 			check(o)
 		}
-		readEvents(bytes.NewReader(b), func(_ string, o object) bool { check(o); return true })
+		readEvents(bytes.NewReader(b), "Fault", func(_ string, o object) bool { check(o); return true })
 	})
 }

@@ -30,6 +30,7 @@ type memoryFaults struct {
 	answer func(ctx context.Context, name string) int // the code of the answer to a write; 0: none
 
 	unknown []string // fields of the status that an earlier definition lacks
+	strips  bool     // a webhook removes the label of the node
 
 	mu      sync.Mutex
 	version int
@@ -49,8 +50,8 @@ func (m *memoryFaults) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return jsonAnswer(http.StatusOK, asBody(map[string]any{"metadata": map[string]any{"resourceVersion": fmt.Sprint(m.version)},
-			"items": slices.Collect(maps.Values(m.objects))})), nil
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{"apiVersion": objectsVersion, "kind": "FaultList",
+			"metadata": map[string]any{"resourceVersion": fmt.Sprint(m.version)}, "items": slices.Collect(maps.Values(m.objects))})), nil
 	}
 	name, status := path.Base(r.URL.Path), false
 	if name == "status" {
@@ -79,12 +80,16 @@ func (m *memoryFaults) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	o := m.objects[name]
 	if o == nil {
-		o = map[string]any{}
+		o = map[string]any{"apiVersion": objectsVersion, "kind": "Fault"}
 		m.objects[name] = o
 	}
 	before := fmt.Sprint(o["spec"], o["status"])
 	if !status {
-		o["metadata"], o["spec"] = map[string]any{"name": name, "uid": "u-" + name, "labels": given["metadata"].(map[string]any)["labels"],
+		labels, _ := given["metadata"].(map[string]any)["labels"].(map[string]any)
+		if m.strips {
+			delete(labels, nodeLabel)
+		}
+		o["metadata"], o["spec"] = map[string]any{"name": name, "uid": "u-" + name, "labels": labels,
 			"resourceVersion": o["version"]}, given["spec"]
 	} else {
 		st := given["status"].(map[string]any)
@@ -356,6 +361,26 @@ func TestEarlierDefinitionGetsEachStatusOnce(t *testing.T) {
 			Labels: map[string]string{clusterLabel: "test", nodeLabel: "n1"}}, Spec: []byte(`{"cluster":"test","incident":"k-001"}`)})
 		if n := writes(); n == 0 {
 			t.Error("no write of an object that somebody has changed")
+		}
+	})
+}
+
+// TestStrippedLabelIsWrittenOnce: a webhook removes the label of the node from each object. A leader writes the label once, even if it has
+// to write nothing else, as after a change of the leader.
+func TestStrippedLabelIsWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, src := &memoryFaults{answer: func(context.Context, string) int { return http.StatusOK }, strips: true}, &incidents{}
+		src.set(aFault("k"))
+		first := faultsInMemory(t, s, src, io.Discard)
+		for term, leader := range []*Faults{first,
+			newFaults(config.KubernetesObjects{Namespace: "a", Faults: true}.Filled(), first.r.c, "test", src.source, quiet)} {
+			stop := runFaults(t, leader)
+			time.Sleep(10 * time.Minute)
+			stop()
+			if n := s.writes["k"]; n != 2-term {
+				t.Errorf("term %d: %d writes in ten minutes: want %d", term+1, n, 2-term)
+			}
+			clear(s.writes)
 		}
 	})
 }

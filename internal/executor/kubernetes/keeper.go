@@ -222,7 +222,7 @@ func (k *keeper) round(ctx context.Context) (whole bool, _ error) {
 	for _, w := range k.needed(states, time.Now()) {
 		k.sent[w.node.name] = sentWrite{w.node.version, time.Now()}
 		err := k.e.c.keep(ctx, w)
-		if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // somebody else was faster: the watch tells
+		if err == nil || apierrors.IsConflict(err) || IsNotFound(err) { // somebody else was faster: the watch tells
 			k.failing.succeeded(w.node.name)
 			inRow = 0
 			continue
@@ -376,7 +376,7 @@ func (e *Executor) removeKeptFrom(ctx context.Context, id fault.NodeID) (removed
 		switch err := e.c.keep(ctx, w); {
 		case err == nil:
 			removed++
-		case !apierrors.IsNotFound(err):
+		case !IsNotFound(err):
 			failed = errors.Join(failed, fmt.Errorf("%s, as %s: %w", which, n.name, err))
 		}
 	}

@@ -56,6 +56,9 @@ type keptNode struct {
 	outside       []Outside       // those of other programs, if anybody needs them
 }
 
+// maxKeptText bounds the texts of a condition that are kept, in bytes. Ours are shorter, so a text that was cut is none of ours.
+const maxKeptText = 2 * maxText
+
 // keptOf returns the part of a node that concerns its conditions. It keeps no reference to the node.
 func keptOf(n *corev1.Node, label string) *keptNode {
 	k := &keptNode{
@@ -68,9 +71,10 @@ func keptOf(n *corev1.Node, label string) *keptNode {
 			k.claimed[m.Type] = true
 		}
 	}
+	text := func(s string) string { return strings.Clone(cut(s, maxKeptText)) }
 	for _, c := range n.Status.Conditions {
-		c.Type, c.Status = corev1.NodeConditionType(strings.Clone(string(c.Type))), corev1.ConditionStatus(strings.Clone(string(c.Status)))
-		c.Reason, c.Message = strings.Clone(c.Reason), strings.Clone(c.Message)
+		c.Type, c.Status = corev1.NodeConditionType(text(string(c.Type))), corev1.ConditionStatus(text(string(c.Status)))
+		c.Reason, c.Message = text(c.Reason), text(c.Message)
 		k.conditions = append(k.conditions, c)
 	}
 	return k

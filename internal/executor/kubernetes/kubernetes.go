@@ -183,7 +183,7 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 		return ended{executor.NotKnown("node %s: a write was sent, and its outcome cannot be read: %v", n.Name, err)}
 	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("node %s: token %d: %v", n.Name, j.Token, err)}
-	case refused(err) && !*sent && !apierrors.IsNotFound(err):
+	case refused(err) && !*sent && !IsNotFound(err):
 		return ended{executor.Unchanged("node %s: %v", n.Name, err)}
 	case !notDone(err):
 		*sent = true
@@ -301,7 +301,7 @@ func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.
 		return nil, fmt.Errorf("node %s would be %q: %w: its names are of a-z, 0-9, '-' and '.'", id, name, errNoName)
 	}
 	n, err := e.c.node(ctx, p, name)
-	if apierrors.IsNotFound(err) {
+	if IsNotFound(err) {
 		return nil, fmt.Errorf("node %s, as %s: %w", id, name, errGone)
 	}
 	return n, err

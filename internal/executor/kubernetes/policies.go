@@ -137,14 +137,19 @@ func (p *Policies) pending(have map[string]object, standing map[string]PolicySta
 	for _, name := range slices.Sorted(maps.Keys(standing)) {
 		o := have[name]
 		want, differs := pendingStatus(o, standing[name], now)
+		differs = differs && !p.repeats(name, untimed(want), o.Metadata.ResourceVersion)
 		wanted[name], needed[name] = true, differs
 		if differs {
 			out = append(out, change{name, func(ctx context.Context) (func(), error) {
-				err := p.r.applyStatus(ctx, o, want)
-				if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // the watch brings the change
-					err = nil
+				version, err := p.r.applyStatus(ctx, o, want)
+				switch {
+				case err == nil:
+					return p.wrote(name, untimed(want), version), nil
+				case apierrors.IsConflict(err), IsNotFound(err): // the watch brings the change
+					return nil, nil
+				default:
+					return nil, err
 				}
-				return nil, err
 			}})
 		}
 	}
@@ -160,6 +165,15 @@ func pendingStatus(have object, st PolicyStanding, now time.Time) (want FaultPol
 	a, err := json.Marshal(was)
 	b, err2 := json.Marshal(want)
 	return want, err != nil || err2 != nil || string(a) != string(b)
+}
+
+// untimed returns a status without the time of its condition. An object that loses its condition would get another time at each pass.
+func untimed(s FaultPolicyStatus) FaultPolicyStatus {
+	s.Conditions = slices.Clone(s.Conditions)
+	for i := range s.Conditions {
+		s.Conditions[i].LastTransitionTime = metav1.Time{}
+	}
+	return s
 }
 
 // maxAhead is how far the clocks of supervisors may differ.
@@ -199,20 +213,20 @@ func wantedStatus(have object, was FaultPolicyStatus, st PolicyStanding, now tim
 	return out
 }
 
-// applyStatus writes the status of an object, unless somebody has changed it since. It adds no object to the copy: a late answer must not
-// bring back a deleted one.
-func (r *resource) applyStatus(ctx context.Context, o object, status any) error {
+// applyStatus writes the status of an object, unless somebody has changed it since, and returns the object's version. It adds no object to
+// the copy: a late answer must not bring back a deleted one.
+func (r *resource) applyStatus(ctx context.Context, o object, status any) (version string, _ error) {
 	is, err := r.patch(ctx, o.Metadata.Name, "status", map[string]any{
 		"apiVersion": objectsVersion, "kind": r.kind, "status": status,
 		"metadata": map[string]any{"name": o.Metadata.Name, "resourceVersion": o.Metadata.ResourceVersion},
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if was, there := r.objects[o.Metadata.Name]; there && was.Metadata.UID == is.Metadata.UID && is.newer(was) {
 		r.objects[o.Metadata.Name] = is
 	}
-	return nil
+	return is.Metadata.ResourceVersion, nil
 }

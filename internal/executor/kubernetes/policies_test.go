@@ -179,7 +179,8 @@ func TestPoliciesAreBounded(t *testing.T) {
 	if names, complete, _ := s.last(); names != "a b" || complete || !strings.Contains(reasons(p.failing), "more than 250") {
 		t.Errorf("%q, complete %v, said %q", names, complete, reasons(p.failing))
 	}
-	big, err := readObject([]byte(`{"metadata":{"name":"a"},"spec":{"match":"` + strings.Repeat("x", maxObjectPart) + `"}}`))
+	big, err := readObject([]byte(`{"apiVersion":"`+objectsVersion+`","kind":"FaultPolicy","metadata":{"name":"a"},"spec":{"match":"`+
+		strings.Repeat("x", maxObjectPart)+`"}}`), "FaultPolicy")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,13 +206,13 @@ func TestStatusOfAnotherObjectIsRefused(t *testing.T) {
 	have, _, _ := p.r.all()
 	admin(t, http.MethodDelete, objectsPath(ns, "faultpolicies")+"/a", "", "")
 	status := wantedStatus(have["a"], FaultPolicyStatus{}, PolicyStanding{Accepted: true, Reason: "InForce"}, time.Now())
-	if err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
+	if _, err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
 		t.Error("the status of a deleted object was written")
 	}
 	if err := createPolicy(t, ns, "a", policySpec("kubernetes.cordon", ""), false); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
+	if _, err := p.r.applyStatus(t.Context(), have["a"], status); err == nil {
 		t.Error("the status of an earlier object was written")
 	}
 	if got := acceptedOf(t, ns, "a"); got != "" {
@@ -219,7 +220,7 @@ func TestStatusOfAnotherObjectIsRefused(t *testing.T) {
 	}
 	p.r.remove(have["a"])
 	fresh := listObjects(t, ns, "faultpolicies")["a"]
-	if err := p.r.applyStatus(t.Context(), fresh, status); err != nil {
+	if _, err := p.r.applyStatus(t.Context(), fresh, status); err != nil {
 		t.Error(err)
 	}
 	if l, _, _ := p.r.all(); len(l) != 0 {

@@ -39,8 +39,8 @@ func (m *memoryPolicies) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet && r.URL.Query().Get("watch") == "" {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return jsonAnswer(http.StatusOK, asBody(map[string]any{"metadata": map[string]any{"resourceVersion": "2"},
-			"items": slices.Collect(maps.Values(m.objects))})), nil
+		return jsonAnswer(http.StatusOK, asBody(map[string]any{"apiVersion": objectsVersion, "kind": "FaultPolicyList",
+			"metadata": map[string]any{"resourceVersion": "2"}, "items": slices.Collect(maps.Values(m.objects))})), nil
 	}
 	if r.Method == http.MethodGet {
 		body, _ := io.Pipe()
@@ -83,6 +83,12 @@ func (m *memoryPolicies) without() string {
 	return strings.Join(out, " ")
 }
 
+// aPolicyObject returns a FaultPolicy as the API server stores it.
+func aPolicyObject(name, version string) map[string]any {
+	return map[string]any{"apiVersion": objectsVersion, "kind": "FaultPolicy",
+		"metadata": map[string]any{"name": name, "uid": "u-" + name, "resourceVersion": version}}
+}
+
 // policiesInMemory returns a follower that has read n objects: p-000, p-001, and so on.
 func policiesInMemory(t *testing.T, s *memoryPolicies, n int, log io.Writer) *Policies {
 	t.Helper()
@@ -97,7 +103,7 @@ func policiesInMemory(t *testing.T, s *memoryPolicies, n int, log io.Writer) *Po
 	p.r.synced = true
 	for i := range n {
 		name := fmt.Sprintf("p-%03d", i)
-		s.objects[name] = map[string]any{"metadata": map[string]any{"name": name, "uid": "u-" + name, "resourceVersion": "1"}}
+		s.objects[name] = aPolicyObject(name, "1")
 		p.r.objects[name] = object{Metadata: objectMeta{Name: name, UID: types.UID("u-" + name), ResourceVersion: "1"}}
 	}
 	return p
@@ -201,7 +207,7 @@ func TestHangingStatusDelaysNoOther(t *testing.T) {
 			t.Errorf("the other object has a status after %s", took)
 		}
 		s.mu.Lock()
-		s.objects["p-002"] = map[string]any{"metadata": map[string]any{"name": "p-002", "uid": "u-p-002", "resourceVersion": "3"}}
+		s.objects["p-002"] = aPolicyObject("p-002", "3")
 		s.mu.Unlock()
 		p.r.watched("ADDED", object{Metadata: objectMeta{Name: "p-002", UID: "u-p-002", ResourceVersion: "3"}})
 		if took := takes(time.Minute, func() bool { return s.without() == "p-000" }); took > 2*policiesEvery {
@@ -229,4 +235,56 @@ func TestDeniedStatusIsTriedAgainAfterItsPause(t *testing.T) {
 			last = next
 		}
 	})
+}
+
+// sharedStatus is an API server in whose statuses somebody else owns lastFired, so a write that leaves the field out does not remove it.
+// It may also drop conditions.
+type sharedStatus struct {
+	*memoryPolicies
+
+	drops bool
+}
+
+func (s sharedStatus) RoundTrip(r *http.Request) (*http.Response, error) {
+	name := path.Base(path.Dir(r.URL.Path)) // of …/faultpolicies/NAME/status
+	if r.Method != http.MethodPatch {
+		return s.memoryPolicies.RoundTrip(r)
+	}
+	s.mu.Lock()
+	before, _ := s.objects[name]["status"].(map[string]any)
+	s.mu.Unlock()
+	res, err := s.memoryPolicies.RoundTrip(r)
+	if err != nil || res.StatusCode != http.StatusOK {
+		return res, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	after := s.objects[name]["status"].(map[string]any)
+	if _, given := after["lastFired"]; !given && before["lastFired"] != nil {
+		after["lastFired"] = before["lastFired"]
+	}
+	if s.drops {
+		delete(after, "conditions")
+	}
+	return jsonAnswer(http.StatusOK, asBody(s.objects[name])), nil
+}
+
+// TestForeignStatusIsWrittenOnce: somebody else has set the time of the last response to one in the future, which the leader cannot remove,
+// or takes the condition away. The leader writes each status once.
+func TestForeignStatusIsWrittenOnce(t *testing.T) {
+	for _, drops := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := sharedStatus{&memoryPolicies{answer: func(context.Context, string) int { return http.StatusOK }}, drops}
+			p := policiesInMemory(t, s.memoryPolicies, 1, io.Discard)
+			p.r.c = clientOver(t, s)
+			s.objects["p-000"]["status"] = map[string]any{"lastFired": time.Now().Add(24 * time.Hour).UTC().Format(time.RFC3339)}
+			stop := runPolicies(t, p)
+			defer stop()
+			time.Sleep(10 * time.Minute)
+			stop()
+			if n := s.writes["p-000"]; n != 1 {
+				t.Errorf("conditions dropped %t: %d writes in ten minutes: want one", drops, n)
+			}
+		})
+	}
 }

@@ -35,6 +35,7 @@ const (
 
 // remediation is an object of a remediator, as far as this package reads it.
 type remediation struct {
+	metav1.TypeMeta
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Status   struct {
 		Conditions []metav1.Condition `json:"conditions"`
@@ -70,16 +71,21 @@ func (d *remediating) of() string { return fmt.Sprintf("%s/%d", d.j.Response, d.
 // path returns the path of all objects of a kind.
 func (d *remediating) path(kind string) string {
 	p := d.j.Parameters
-	return "/apis/" + p["apiVersion"] + "/namespaces/" + p["namespace"] + "/" + strings.ToLower(kind) + "s"
+	return "/apis/" + p["apiVersion"] + "/namespaces/" + p["namespace"] + "/" + plural(kind)
 }
 
-func (d *remediating) objects() string {
-	return d.path(strings.TrimSuffix(d.j.Parameters["kind"], templateSuffix))
+// plural returns the name of a kind in paths.
+func plural(kind string) string { return strings.ToLower(kind) + "s" }
+
+// kind returns the kind of the objects.
+func (d *remediating) kind() string {
+	return strings.TrimSuffix(d.j.Parameters["kind"], templateSuffix)
 }
+
+func (d *remediating) objects() string { return d.path(d.kind()) }
 
 func (d *remediating) String() string {
-	p := d.j.Parameters
-	return fmt.Sprintf("%s %s/%s", strings.TrimSuffix(p["kind"], templateSuffix), p["namespace"], d.node)
+	return fmt.Sprintf("%s %s/%s", d.kind(), d.j.Parameters["namespace"], d.node)
 }
 
 // remediate creates the object, and waits for its end.
@@ -188,19 +194,38 @@ func endIfRefused(err error) error {
 // read returns the object, or nil if there is none.
 func (d *remediating) read(ctx context.Context) (*remediation, error) {
 	b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.objects()+"/"+d.node))
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // there is none
-	case err != nil:
+	if err != nil {
+		missing, err := d.missing(ctx, d.kind(), err)
+		if missing {
+			err = nil
+		}
 		return nil, err
 	}
-	return remediationOf(b)
+	return remediationOf(b, d.j.Parameters["apiVersion"], d.kind())
 }
 
-// remediationOf decodes an object.
-func remediationOf(b []byte) (*remediation, error) {
+// missing reports whether a failed read of objects of a kind shows that there is none. The returned error is the given one, or has the
+// reason why that is unknown as well. For a kind that is not installed the API server answers with a page, as a proxy may for every kind.
+// Then the lists of served kinds decide.
+func (d *remediating) missing(ctx context.Context, kind string, err error) (bool, error) {
+	if IsNotFound(err) || !apierrors.IsNotFound(err) {
+		return IsNotFound(err), err
+	}
+	served, unknown := d.e.c.serves(ctx, d.j.Parameters["apiVersion"], plural(kind))
+	if unknown != nil {
+		return false, fmt.Errorf("%w; cannot check whether the kind %s is installed: %w", err, kind, unknown)
+	}
+	return !served, err
+}
+
+// remediationOf decodes an object of a kind.
+func remediationOf(b []byte, apiVersion, kind string) (*remediation, error) {
 	out := &remediation{}
-	if err := json.Unmarshal(b, out); err != nil {
+	err := json.Unmarshal(b, out)
+	if err == nil {
+		err = checkObject(out.TypeMeta, out.Metadata.Name, apiVersion, kind)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read a remediation: %w", err)
 	}
 	return out, nil
@@ -208,28 +233,42 @@ func remediationOf(b []byte) (*remediation, error) {
 
 // remediationPage is a part of the list of all objects.
 type remediationPage struct {
+	metav1.TypeMeta
 	Metadata metav1.ListMeta `json:"metadata"`
 	Items    []remediation   `json:"items"`
 }
 
-// remediationsOf decodes a part of the list of all objects.
-func remediationsOf(b []byte) (page remediationPage, err error) {
-	if err := json.Unmarshal(b, &page); err != nil {
-		return page, fmt.Errorf("list remediations: %w", err)
+// remediationsOf decodes a part of the list of all objects of a kind. Their definition may give the list's kind any name.
+func remediationsOf(b []byte, apiVersion, kind string) (page remediationPage, err error) {
+	if err = json.Unmarshal(b, &page); err == nil {
+		list := kind + "List"
+		if strings.HasSuffix(page.Kind, "List") {
+			list = page.Kind
+		}
+		err = checkList(page.TypeMeta, page.Metadata, apiVersion, list)
+	}
+	if err != nil {
+		return remediationPage{}, fmt.Errorf("list remediations: %w", err)
 	}
 	return page, nil
 }
 
-// specOf returns the spec of a template's objects.
-func specOf(b []byte) (json.RawMessage, error) {
+// specOf returns the spec of the objects of a template. kind is the template's.
+func specOf(b []byte, apiVersion, kind string) (json.RawMessage, error) {
 	var template struct {
-		Spec struct {
+		metav1.TypeMeta
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     struct {
 			Template struct {
 				Spec json.RawMessage `json:"spec"`
 			} `json:"template"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal(b, &template); err != nil {
+	err := json.Unmarshal(b, &template)
+	if err == nil {
+		err = checkObject(template.TypeMeta, template.Metadata.Name, apiVersion, kind)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read a template: %w", err)
 	}
 	if len(template.Spec.Template.Spec) == 0 {
@@ -243,12 +282,10 @@ func (d *remediating) template(ctx context.Context) (json.RawMessage, error) {
 	p := d.j.Parameters
 	b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.path(p["kind"])+"/"+p["name"]))
 	if err == nil {
-		var spec json.RawMessage
-		if spec, err = specOf(b); err == nil {
-			return spec, nil
-		}
+		return specOf(b, p["apiVersion"], p["kind"])
 	}
-	if refused(err) {
+	missing, err := d.missing(ctx, p["kind"], err)
+	if missing || refused(err) {
 		return nil, ended{executor.Unchanged("template %s %s/%s: %v", p["kind"], p["namespace"], p["name"], err)}
 	}
 	return nil, err
@@ -259,7 +296,7 @@ func (d *remediating) template(ctx context.Context) (json.RawMessage, error) {
 func (d *remediating) create(ctx context.Context, spec json.RawMessage, sent *bool) error {
 	p := d.j.Parameters
 	body, err := json.Marshal(map[string]any{
-		"apiVersion": p["apiVersion"], "kind": strings.TrimSuffix(p["kind"], templateSuffix), "spec": spec,
+		"apiVersion": p["apiVersion"], "kind": d.kind(), "spec": spec,
 		"metadata": map[string]any{"name": d.node, "namespace": p["namespace"],
 			"labels":      map[string]string{"app.kubernetes.io/managed-by": fieldManager},
 			"annotations": map[string]string{remediationKey: d.of(), tokenKey: token(d.j)}},
@@ -387,14 +424,16 @@ func (d *remediating) own(ctx context.Context, n *corev1.Node) (*remediation, er
 	for next := ""; ; {
 		b, err := d.e.c.readRaw(ctx, d.e.c.api.Get().AbsPath(d.objects()).Param("limit", fmt.Sprint(nodesPage)).Param("continue", next))
 		switch {
-		case apierrors.IsNotFound(err):
-			return nil, nil //nolint:nilnil // the kind is gone, and so are its objects
-		case apierrors.IsForbidden(err) && n != nil: // a role of an earlier version
+		case err == nil:
+		case apierrors.IsForbidden(err) && refused(err) && n != nil: // a role of an earlier version
 			return d.read(ctx)
-		case err != nil:
-			return nil, fmt.Errorf("list remediations: %w", err)
+		default:
+			if missing, err := d.missing(ctx, d.kind(), err); !missing {
+				return nil, fmt.Errorf("list remediations: %w", err)
+			}
+			return nil, nil //nolint:nilnil // the kind is gone, and so are its objects
 		}
-		page, err := remediationsOf(b)
+		page, err := remediationsOf(b, d.j.Parameters["apiVersion"], d.kind())
 		if err != nil {
 			return nil, err
 		}
@@ -450,7 +489,7 @@ func (d *remediating) remove(ctx context.Context, object *remediation, err error
 		return ended{executor.Stale("%s: token %d: %v", d, d.j.Token, err)}
 	case err == nil, !notDone(err):
 		*sent = true
-	case refused(err) && !apierrors.IsNotFound(err) && !*sent:
+	case refused(err) && !IsNotFound(err) && !*sent:
 		return ended{executor.Unchanged("%s: %v", d, err)}
 	}
 	if err == nil {

@@ -417,15 +417,21 @@ func TestRemediationThatWasNotAcceptedIsTriedAgain(t *testing.T) {
 }
 
 // FuzzRemediations: what remediators and people write into their objects makes no attempt panic, and the object that is created
-// is valid JSON.
+// is valid JSON. The same holds for lists of kinds.
 func FuzzRemediations(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"name":"n"},"status":{"conditions":[{"type":"Succeeded","status":"True","reason":"R","message":"M"}]}}`))
-	f.Add([]byte(`{"spec":{"template":{"spec":{"a":[1]}}}}`))
-	f.Add([]byte(`{"metadata":{"continue":"c"},"items":[{"metadata":{"name":"n"}},null]}`))
+	f.Add([]byte(`{"apiVersion":"a/v1","kind":"B","metadata":{"name":"n"},
+		"status":{"conditions":[{"type":"Succeeded","status":"True","reason":"R","message":"M"}]}}`))
+	f.Add([]byte(`{"apiVersion":"a/v1","kind":"BTemplate","metadata":{"name":"t"},"spec":{"template":{"spec":{"a":[1]}}}}`))
+	f.Add([]byte(`{"apiVersion":"a/v1","kind":"BList","metadata":{"resourceVersion":"1","continue":"c"},
+		"items":[{"metadata":{"name":"n"}},null]}`))
+	f.Add([]byte(`{"kind":"APIGroupList","groups":[{"versions":[{"groupVersion":"a/v1"}]}]}`))
+	f.Add([]byte(`{"kind":"APIResourceList","groupVersion":"a/v1","resources":[{"name":"bs"}]}`))
 	f.Add([]byte(`[`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		page, _ := remediationsOf(b)
-		if object, err := remediationOf(b); err == nil {
+		_, _ = groupsHave(b, "a/v1")
+		_, _ = resourcesHave(b, "a/v1", "bs")
+		page, _ := remediationsOf(b, "a/v1", "B")
+		if object, err := remediationOf(b, "a/v1", "B"); err == nil {
 			page.Items = append(page.Items, *object)
 		}
 		for _, o := range page.Items {
@@ -433,7 +439,7 @@ func FuzzRemediations(f *testing.F) {
 				t.Errorf("%d bytes", len(why))
 			}
 		}
-		if spec, err := specOf(b); err == nil && !json.Valid(spec) {
+		if spec, err := specOf(b, "a/v1", "BTemplate"); err == nil && !json.Valid(spec) {
 			t.Errorf("spec %q", spec)
 		}
 	})

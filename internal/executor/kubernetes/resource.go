@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -59,12 +60,20 @@ type objectMeta struct {
 	DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
 }
 
-// readObject decodes an object, and drops parts that are too large, and the labels of others: there may be many.
-func readObject(b []byte) (object, error) {
-	var o object
-	if err := json.Unmarshal(b, &o); err != nil {
+// readObject decodes an object of a kind, and drops parts that are too large, and the labels of others: there may be many.
+func readObject(b []byte, kind string) (object, error) {
+	var is struct {
+		metav1.TypeMeta
+		object
+	}
+	err := json.Unmarshal(b, &is)
+	if err == nil {
+		err = checkObject(is.TypeMeta, is.Metadata.Name, objectsVersion, kind)
+	}
+	if err != nil {
 		return object{}, fmt.Errorf("object of the API server: %w", err)
 	}
+	o := is.object
 	if len(o.Spec) > maxObjectPart || len(o.Status) > maxObjectPart {
 		o.Spec, o.Status, o.large = nil, nil, true
 	}
@@ -72,18 +81,54 @@ func readObject(b []byte) (object, error) {
 	return o, nil
 }
 
-// readPage decodes one page of a list.
-func readPage(b []byte) (metav1.ListMeta, []object, error) {
+// checkAnswer returns an error unless an answer has the type. A proxy may answer with other JSON and code 200. That would count as an empty
+// object or list.
+func checkAnswer(is metav1.TypeMeta, apiVersion, kind string) error {
+	if is.APIVersion != apiVersion || is.Kind != kind {
+		return fmt.Errorf("kind: given %.64q of %.64q: want %s of %s", is.Kind, is.APIVersion, kind, apiVersion)
+	}
+	return nil
+}
+
+// checkObject is checkAnswer for an object, which has a name.
+func checkObject(is metav1.TypeMeta, name, apiVersion, kind string) error {
+	if err := checkAnswer(is, apiVersion, kind); err != nil {
+		return err
+	}
+	if name == "" {
+		return errors.New("metadata.name: given nothing: want a name")
+	}
+	return nil
+}
+
+// checkList is checkAnswer for a list, which has a version.
+func checkList(is metav1.TypeMeta, meta metav1.ListMeta, apiVersion, kind string) error {
+	if err := checkAnswer(is, apiVersion, kind); err != nil {
+		return err
+	}
+	if meta.ResourceVersion == "" {
+		return errors.New("metadata.resourceVersion: given nothing: want a version")
+	}
+	return nil
+}
+
+// readPage decodes one page of a list of objects of a kind.
+func readPage(b []byte, kind string) (metav1.ListMeta, []object, error) {
 	var page struct {
+		metav1.TypeMeta
 		Metadata metav1.ListMeta   `json:"metadata"`
 		Items    []json.RawMessage `json:"items"`
 	}
-	if err := json.Unmarshal(b, &page); err != nil {
+	err := json.Unmarshal(b, &page)
+	if err == nil {
+		err = checkList(page.TypeMeta, page.Metadata, objectsVersion, kind+"List")
+	}
+	if err != nil {
 		return metav1.ListMeta{}, nil, fmt.Errorf("list of the API server: %w", err)
 	}
 	var out []object
 	for _, item := range page.Items {
-		o, err := readObject(item)
+		o, err := readObject(item, kind)
 		if err != nil {
 			return metav1.ListMeta{}, nil, err
 		}
@@ -92,9 +137,9 @@ func readPage(b []byte) (metav1.ListMeta, []object, error) {
 	return page.Metadata, out, nil
 }
 
-// readEvents decodes the events of a watch until it ends: by its time, by an error, by an event that is too large, or because each
-// returns false.
-func readEvents(from io.Reader, each func(kind string, o object) bool) {
+// readEvents decodes the events of a watch of a kind until it ends: by its time, by an error, by an event that is too large or no event of
+// the kind, or because each returns false.
+func readEvents(from io.Reader, kind string, each func(change string, o object) bool) {
 	in := &io.LimitedReader{R: from}
 	for d := json.NewDecoder(in); ; {
 		in.N = maxWatched
@@ -105,7 +150,7 @@ func readEvents(from io.Reader, each func(kind string, o object) bool) {
 		if err := d.Decode(&ev); err != nil || ev.Type == "ERROR" { // such as a version that is gone
 			return
 		}
-		o, err := readObject(ev.Object)
+		o, err := readObject(ev.Object, kind)
 		if err != nil {
 			return
 		}
@@ -244,7 +289,7 @@ func (r *resource) list(ctx context.Context) (version string, err error) {
 		if err != nil {
 			return "", fmt.Errorf("list %s: %w", r.path, err)
 		}
-		meta, items, err := readPage(b)
+		meta, items, err := readPage(b, r.kind)
 		if err != nil {
 			return "", fmt.Errorf("list %s: %w", r.path, err)
 		}
@@ -289,22 +334,22 @@ func (r *resource) watch(ctx context.Context, version string) error {
 		return fmt.Errorf("watch %s: %w", r.path, err)
 	}
 	defer func() { _ = body.Close() }()
-	readEvents(body, r.watched)
+	readEvents(body, r.kind, r.watched)
 	return nil
 }
 
 // watched applies one event of a watch. It returns false if the copy lacks objects that only a list shows.
-func (r *resource) watched(kind string, o object) bool {
+func (r *resource) watched(change string, o object) bool {
 	r.mu.Lock()
 	r.seen = o.version()
 	r.mu.Unlock()
-	if kind == "DELETED" {
+	if change == "DELETED" {
 		r.remove(o)
 	} else {
 		r.put(o, false)
 	}
 	r.signal()
-	return kind != "DELETED" || !r.excess()
+	return change != "DELETED" || !r.excess()
 }
 
 // send sends one request within the pace, and returns the answer's body.
@@ -351,7 +396,11 @@ func (r *resource) patch(ctx context.Context, name, subresource string, o any) (
 	if err != nil {
 		return object{}, fmt.Errorf("write %s %s: %w", r.kind, name, err)
 	}
-	return readObject(b)
+	is, err := readObject(b, r.kind)
+	if err != nil {
+		return object{}, fmt.Errorf("write %s %s: %w", r.kind, name, err)
+	}
+	return is, nil
 }
 
 // delete removes an object, unless it is another one by now.
@@ -364,7 +413,7 @@ func (r *resource) delete(ctx context.Context, o object) error {
 		return fmt.Errorf("delete %s %s: %w", r.kind, o.Metadata.Name, err)
 	}
 	_, err = r.send(ctx, r.c.api.Delete().AbsPath(r.path+"/"+o.Metadata.Name).Body(body))
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err != nil && !IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete %s %s: %w", r.kind, o.Metadata.Name, err)
 	}
 	if err == nil {

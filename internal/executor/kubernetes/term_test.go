@@ -41,7 +41,9 @@ func (f *objectServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[6:] // apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[5:] // apis/GROUP/VERSION/namespaces/NAMESPACE
+	kind := map[string]string{"faults": "Fault", "faultpolicies": "FaultPolicy"}[parts[0]]
+	parts = parts[1:]
 	switch {
 	case len(parts) == 0:
 		f.lists++
@@ -51,9 +53,10 @@ func (f *objectServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		var items []json.RawMessage
 		for _, name := range f.names {
-			items = append(items, json.RawMessage(testObject(name, 1)))
+			items = append(items, json.RawMessage(testObject(kind, name, 1)))
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"metadata": metav1.ListMeta{ResourceVersion: "1"}, "items": items})
+		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": objectsVersion, "kind": kind + "List",
+			"metadata": metav1.ListMeta{ResourceVersion: "1"}, "items": items})
 	default:
 		f.writes = append(f.writes, r.Method+" "+parts[0])
 		code := http.StatusOK
@@ -62,7 +65,7 @@ func (f *objectServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.WriteHeader(code)
 		if code == http.StatusOK {
-			_, _ = w.Write([]byte(testObject(parts[0], 1)))
+			_, _ = w.Write([]byte(testObject(kind, parts[0], 1)))
 		}
 	}
 }
@@ -96,9 +99,9 @@ func (f *objectServer) seen() (lists int, writes []string) {
 }
 
 // testObject renders an object that belongs to the cluster "torus".
-func testObject(name string, generation int) string {
-	return fmt.Sprintf(`{"metadata":{"name":%q,"uid":"u%s","resourceVersion":"%d","generation":%d,"labels":{%q:"torus"}},"spec":{}}`,
-		name, name, generation, generation, clusterLabel)
+func testObject(kind, name string, generation int) string {
+	return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q,"uid":"u%s","resourceVersion":"%d","generation":%d,
+		"labels":{%q:"torus"}},"spec":{}}`, objectsVersion, kind, name, name, generation, generation, clusterLabel)
 }
 
 // serveObjects starts the server, and returns a configuration for it.
@@ -198,7 +201,7 @@ func TestDeletionEndsAnExcess(t *testing.T) {
 		await(t, "a pass with too many objects", func() bool { names, complete, _ := s.last(); return names == "a b" && !complete })
 		rest := slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return name == gone })
 		f.set(false, rest...)
-		f.events <- `{"type":"DELETED","object":` + testObject(gone, 1) + `}`
+		f.events <- `{"type":"DELETED","object":` + testObject("FaultPolicy", gone, 1) + `}`
 		await(t, "a complete list without "+gone, func() bool {
 			names, complete, _ := s.last()
 			return complete && names == strings.Join(rest, " ")
@@ -312,11 +315,12 @@ func TestForeignLabelsAreNotKept(t *testing.T) {
 	for i := range 1000 {
 		labels[fmt.Sprintf("example.com/%d", i)] = "x"
 	}
-	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "a", "labels": labels}})
+	b, err := json.Marshal(map[string]any{"apiVersion": objectsVersion, "kind": "Fault",
+		"metadata": map[string]any{"name": "a", "labels": labels}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := readObject(b)
+	o, err := readObject(b, "Fault")
 	if l := o.Metadata.Labels; err != nil || len(l) != 2 || l[clusterLabel] != "torus" || l[nodeLabel] != "n1" {
 		t.Errorf("%d labels, %v: want the two that are used", len(l), err)
 	}

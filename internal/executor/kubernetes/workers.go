@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
 )
 
 // workersMost is the maximum number of concurrent changes. At most workersRetries of them are retries, so that objects whose requests
@@ -30,18 +32,40 @@ type workers struct {
 	failing *retries             // objects whose last change failed
 	begun   map[string]time.Time // when the last change of each object began
 	busy    map[string]bool      // objects that change now; true: the last change failed
+	written map[string]written   // the last write of each object
 	results chan changeResult
+}
+
+// written is the last write of an object: its status, and the object's resource version after the write.
+type written struct {
+	status  any
+	version string
 }
 
 func newWorkers() *workers {
 	return &workers{failing: newRetries(), begun: map[string]time.Time{}, busy: map[string]bool{},
-		results: make(chan changeResult, workersMost)}
+		written: map[string]written{}, results: make(chan changeResult, workersMost)}
 }
 
-// keepOnly forgets the failures of objects that need no change. It also forgets the time of the last change of objects that are not wanted.
+// keepOnly forgets the failures of objects that need no change. It also forgets the time of the last change, and the last write, of objects
+// that are not wanted.
 func (w *workers) keepOnly(needed, wanted map[string]bool) {
 	w.failing.keep(func(name string) bool { return needed[name] })
 	maps.DeleteFunc(w.begun, func(name string, _ time.Time) bool { return !wanted[name] })
+	maps.DeleteFunc(w.written, func(name string, _ written) bool { return !wanted[name] })
+}
+
+// wrote returns the end of a change that has written a status and has got a resource version.
+func (w *workers) wrote(name string, status any, version string) func() {
+	return func() { w.written[name] = written{status, version} }
+}
+
+// repeats reports whether the last write of an object had the status, and the object still has the version of that write. The API server
+// gets each status once even if it drops a field, as with an earlier definition, if a webhook changes the object, or if somebody else owns
+// a field that the status leaves out.
+func (w *workers) repeats(name string, status any, version string) bool {
+	last, is := w.written[name]
+	return is && last.version == version && equality.Semantic.DeepEqual(last.status, status)
 }
 
 // leastRecent sorts changes: the object whose last change began first comes first.

@@ -63,7 +63,7 @@ func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Du
 	if err != nil {
 		return nil, fmt.Errorf("program: %w", err)
 	}
-	partial, err := env.Program(checked, cel.EvalOptions(cel.OptPartialEval))
+	partial, err := env.Program(checked, cel.EvalOptions(cel.OptPartialEval, cel.OptOptimize))
 	if err != nil {
 		return nil, fmt.Errorf("program: %w", err)
 	}

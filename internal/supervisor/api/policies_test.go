@@ -319,6 +319,24 @@ func plant(t *testing.T, r *Responses, s *store.Etcd, policies ...store.StoredPo
 	}
 }
 
+// TestAppliedPolicyWithControlCharactersIsRead: a policy that was put in force can be read from the store.
+func TestAppliedPolicyWithControlCharactersIsRead(t *testing.T) {
+	r, _ := onEtcd(t, newMemory(t, twoApprovals))
+	ann := callOf(t, pki.RoleOperator, "ann")
+	text := document("a", "one of a test", `"pasted\x7f \x85 \uffff text"`)
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: text}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := r.ListPolicies(ann, nil)
+	if err != nil || list.GetPolicies()[0].GetDescription() != "pasted\x7f \u0085 \uffff text" {
+		t.Errorf("%v, %v: want the description that was applied", list, err)
+	}
+	resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: text})
+	if got := said(resp.GetChanges()); err != nil || got != "a UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY" {
+		t.Errorf("again: %s, %v", got, err)
+	}
+}
+
 // TestUnreadablePolicyCanBeReplaced: a document stored by another version is shown as unreadable, and can be replaced.
 func TestUnreadablePolicyCanBeReplaced(t *testing.T) {
 	r, s := onEtcd(t, newMemory(t, twoApprovals))

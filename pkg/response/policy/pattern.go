@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"cel.dev/cel-go/common/ast"
-	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 )
@@ -29,9 +28,7 @@ func patterns(a *ast.AST) []error {
 		}
 		text, is := textOf(pattern)
 		if !is {
-			at := a.SourceInfo().GetStartLocation(pattern.ID())
-			errs = append(errs, fmt.Errorf("line %d, column %d: matches: given a computed pattern: want a text in quotation marks", at.Line(),
-				at.Column()+1))
+			errs = append(errs, fmt.Errorf("%s: matches: given a computed pattern: want a text in quotation marks", position(a, pattern)))
 		}
 		total += instructions(text)
 	}
@@ -102,19 +99,4 @@ func instructionsOf(re *syntax.Regexp) int {
 	default:
 	}
 	return max(1, n)
-}
-
-// EstimateCallCost implements cost.Estimator. CEL takes a pattern's length for its size, which is wrong with repetitions. Here 4
-// instructions cost as much as a byte, so that one pattern of maxInstructions on the longest text costs about MaxCost. Other functions have
-// CEL's costs.
-func (sizes) EstimateCallCost(_, overload string, target *cost.AstNode, args []cost.AstNode) *cost.CallEstimate {
-	if overload == overloads.Matches && len(args) == 2 {
-		target, args = &args[0], args[1:]
-	} else if overload != overloads.MatchesString || target == nil || len(args) != 1 {
-		return nil
-	}
-	pattern, _ := textOf(args[0].Expr())
-	size := cost.FixedSizeEstimate(uint64(max(len(pattern), instructions(pattern)/4)))
-	text := cost.EstimateSize(sizes{}, *target).Add(cost.FixedSizeEstimate(1)).MultiplyByCostFactor(cost.StringTraversalCostFactor)
-	return &cost.CallEstimate{CostEstimate: text.Multiply(size.MultiplyByCostFactor(cost.RegexStringLengthCostFactor))}
 }

@@ -151,7 +151,8 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	if issues.Err() != nil {
 		return nil, issuesOf(issues, vs)
 	}
-	if errs := patterns(parsed.NativeRep()); len(errs) > 0 {
+	size, errs := patterns(parsed.NativeRep())
+	if len(errs) > 0 {
 		return nil, errs
 	}
 	checked, issues := env.Check(parsed) // compiles the patterns
@@ -179,7 +180,7 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	m, err := newMatcher(env, checked, groups, durations)
+	m, err := newMatcher(env, checked, groups, durations, asks(size, estimate))
 	if err != nil {
 		return nil, []error{err}
 	}

@@ -17,10 +17,8 @@ const maxInstructions = 1000
 // rangesOfInstruction is the number of a class's ranges that count as one instruction. Most classes have fewer, and \pL has about 660.
 const rangesOfInstruction = 8
 
-// patterns checks the patterns of a condition. Nothing may compile a pattern before this check.
-func patterns(a *ast.AST) []error {
-	var errs []error
-	total := 0
+// patterns checks the patterns of a condition, and returns their instructions. Nothing may compile a pattern before this check.
+func patterns(a *ast.AST) (total int, errs []error) {
 	visit := func(e ast.Expr) {
 		pattern, is := patternOf(e)
 		if !is {
@@ -37,7 +35,7 @@ func patterns(a *ast.AST) []error {
 		errs = append(errs, fmt.Errorf("matches: given patterns of %d instructions: want at most %d in a condition, where a repetition counts "+
 			"as often as it may repeat", total, maxInstructions))
 	}
-	return errs
+	return total, errs
 }
 
 // patternOf returns the pattern of a call of matches. A leading dot in the name of a function changes nothing.

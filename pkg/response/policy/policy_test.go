@@ -180,6 +180,24 @@ func TestPossibleMatchesTakeFewEvaluations(t *testing.T) {
 	}
 }
 
+// TestExpensivePatternsAreEvaluatedLessOften: the compiler evaluates a condition with an expensive pattern less often, and any other up to
+// maxAsked times.
+func TestExpensivePatternsAreEvaluatedLessOften(t *testing.T) {
+	var thresholds []string
+	for i := range maxThresholds {
+		thresholds = append(thresholds, fmt.Sprintf(`fault.duration>duration("%dm")`, i+1))
+	}
+	for text, most := range map[string]int{strings.Repeat("a", 250): 300, "a": maxAsked} {
+		never := fmt.Sprintf(`!%q.matches("(.?){230}z")`, text) + ` && fault.cause == "BUS" && fault.cause == "DNP"`
+		match := never + ` && node.id != "" && (` + strings.Join(thresholds, "||") + `) || fault.component == "memory"`
+		m, is := compiled(t, match).(*matcher)
+		if !is || m.asked > most+len(fault.Components())*len(badStates) || !m.May(fault.ComponentMemory, fault.Failed) {
+			t.Fatalf("%d bytes: %d evaluations: want at most %d, and a possible match", len(text), m.asked, most)
+		}
+		t.Logf("%d bytes: %d evaluations", len(text), m.asked)
+	}
+}
+
 func TestDurationThresholdsAreFound(t *testing.T) {
 	m := compiled(t,
 		`fault.duration > duration("5m") && !(duration("1h") <= fault.duration) || fault.duration >= duration("5m") && fault.recurrence > 2`)

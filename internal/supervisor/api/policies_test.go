@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"google.golang.org/grpc/codes"
+	"sigs.k8s.io/yaml"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -305,16 +306,10 @@ func TestDeletedPolicyReportsOpenResponses(t *testing.T) {
 	}
 }
 
-// TestUnreadablePolicyCanBeReplaced: a document stored by another version is shown as unreadable, and can be replaced.
-func TestUnreadablePolicyCanBeReplaced(t *testing.T) {
-	r, s := onEtcd(t, newMemory(t, twoApprovals))
-	ann := callOf(t, pki.RoleOperator, "ann")
-	set, err := s.PolicySet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := set.Write([]store.StoredPolicy{{Name: "a", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)},
-		{Name: "b", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)}})
+// plant stores policies as another version may have done, without any check.
+func plant(t *testing.T, r *Responses, s *store.Etcd, policies ...store.StoredPolicy) {
+	t.Helper()
+	w, err := setOf(t, s).Write(policies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,6 +317,32 @@ func TestUnreadablePolicyCanBeReplaced(t *testing.T) {
 		func(store.Topology) ([]store.Write, error) { return []store.Write{w}, nil }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestAppliedPolicyWithControlCharactersIsRead: a policy that was put in force can be read from the store.
+func TestAppliedPolicyWithControlCharactersIsRead(t *testing.T) {
+	r, _ := onEtcd(t, newMemory(t, twoApprovals))
+	ann := callOf(t, pki.RoleOperator, "ann")
+	text := document("a", "one of a test", `"pasted\x7f \x85 \uffff text"`)
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: text}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := r.ListPolicies(ann, nil)
+	if err != nil || list.GetPolicies()[0].GetDescription() != "pasted\x7f \u0085 \uffff text" {
+		t.Errorf("%v, %v: want the description that was applied", list, err)
+	}
+	resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: text})
+	if got := said(resp.GetChanges()); err != nil || got != "a UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY" {
+		t.Errorf("again: %s, %v", got, err)
+	}
+}
+
+// TestUnreadablePolicyCanBeReplaced: a document stored by another version is shown as unreadable, and can be replaced.
+func TestUnreadablePolicyCanBeReplaced(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	ann := callOf(t, pki.RoleOperator, "ann")
+	plant(t, r, s, store.StoredPolicy{Name: "a", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)},
+		store.StoredPolicy{Name: "b", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)})
 	list, err := r.ListPolicies(ann, nil)
 	if err != nil || len(list.GetPolicies()) != 2 || !strings.Contains(list.GetPolicies()[0].GetDescription(), "cannot read the policy") ||
 		list.GetPolicies()[0].GetMode() != 0 {
@@ -337,26 +358,53 @@ func TestUnreadablePolicyCanBeReplaced(t *testing.T) {
 	}
 }
 
+// TestHugePatternIsNeverCompiled: neither a check for a viewer nor an object nor a stored policy makes a supervisor compile a pattern that
+// takes hundreds of megabytes.
+func TestHugePatternIsNeverCompiled(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	r.KeptBy(testOrigin)
+	pattern := "^(" + strings.Repeat("x?", 900) + "){1000}$"
+	const failed = `fault.component == "memory" && fault.state == "FAILED"`
+	huge := func(name string) string {
+		return document(name, failed, fmt.Sprintf(`'"x".matches("%s") && %s'`, pattern, failed))
+	}
+	js, err := yaml.YAMLToJSON([]byte(huge("a")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plant(t, r, s, store.StoredPolicy{Name: "a", JSON: js})
+	const want = "matches: given patterns of 1802002 instructions: want at most 1000"
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	resp, err := r.CheckPolicies(callOf(t, pki.RoleViewer, "vic"), &lofamov1.CheckPoliciesRequest{
+		Documents: huge("p") + "---" + huge("q") + "---" + huge("r")})
+	if err != nil || len(resp.GetErrors()) != 3 || !strings.Contains(resp.GetErrors()[0], want) {
+		t.Errorf("check: %v, %v: want three errors", resp, err)
+	}
+	list, err := r.ListPolicies(callOf(t, pki.RoleViewer, "vic"), nil)
+	if err != nil || len(list.GetPolicies()) != 1 || !strings.Contains(list.GetPolicies()[0].GetDescription(), want) {
+		t.Errorf("stored: %v, %v", list, err)
+	}
+	out, _, err := r.Keep(t.Context(), []PolicyObject{
+		wanting("b", "b", `fault.component`, fmt.Sprintf(`\"x\".matches(\"%s\") && fault.component`, pattern))}, true)
+	if err != nil || out["b"].Reason != policyInvalid || !strings.Contains(out["b"].Message, want) {
+		t.Errorf("object: %v, %v", out, err)
+	}
+	runtime.ReadMemStats(&after)
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > 128<<20 {
+		t.Errorf("they took %d MiB: want less than 128", taken>>20)
+	}
+}
+
 // TestStoredPolicyWithLongTimeoutStaysInForce: an earlier version accepted a timeout that new policies may not have.
 func TestStoredPolicyWithLongTimeoutStaysInForce(t *testing.T) {
 	r, s := onEtcd(t, newMemory(t, twoApprovals))
 	ann := callOf(t, pki.RoleOperator, "ann")
-	set, err := s.PolicySet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	docs, err := policy.Parse([]byte(document("a", tainting, commanding)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := set.Write([]store.StoredPolicy{{Name: "a", JSON: docs[0].JSON}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.s.cfg.Operators.Change(t.Context(),
-		func(store.Topology) ([]store.Write, error) { return []store.Write{w}, nil }); err != nil {
-		t.Fatal(err)
-	}
+	plant(t, r, s, store.StoredPolicy{Name: "a", JSON: docs[0].JSON})
 	if resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b")}); err != nil || len(resp.GetChanges()) != 1 {
 		t.Errorf("another policy: %v, %v", resp, err)
 	}

@@ -126,75 +126,144 @@ func (r *Responses) fired(ctx context.Context, out map[string]PolicyStanding) {
 	}
 }
 
+// keepPlan is the changes of one commit of Keep, and the standing of the objects after it.
+type keepPlan struct {
+	plan
+	r        *Responses
+	set      store.PolicySet
+	now      time.Time
+	asking   map[string]PolicyObject
+	document func(PolicyObject) (*policy.Document, error)
+	out      map[string]PolicyStanding
+	gone     map[string]bool
+	together map[string]*policy.Document // the policies after the commit; nil until they are needed: they take time
+	bytes    int
+}
+
 // planKeep returns the changes of one commit, and the standing of the objects after it. document returns the document of an object that
 // changes a policy, or nil: the object waits for the next commit.
 func (r *Responses) planKeep(set store.PolicySet, objects []PolicyObject, complete bool, now time.Time,
 	document func(PolicyObject) (*policy.Document, error)) (plan, map[string]PolicyStanding) {
-	var p plan
-	out := map[string]PolicyStanding{}
-	wanted, gone := map[string]bool{}, map[string]bool{}
+	k := &keepPlan{r: r, set: set, now: now, asking: map[string]PolicyObject{}, document: document, out: map[string]PolicyStanding{},
+		gone: map[string]bool{}}
 	for _, o := range objects {
-		wanted[o.Name] = true
+		k.asking[o.Name] = o
 	}
-	var together map[string]*policy.Document // made when it is needed: it takes time
-	bytes, full := 0, func() bool { return len(p.stored) >= maxKept }
 	for _, s := range set.Policies {
-		if complete && s.By == r.origin && !wanted[s.Name] && !full() {
-			p.change(set, &r.parsed, s.Name, nil, r.origin, now)
-			bytes += len(s.JSON)
-			gone[s.Name] = true
+		if _, wanted := k.asking[s.Name]; complete && s.By == r.origin && !wanted && len(k.stored) < maxKept {
+			k.change(set, &r.parsed, s.Name, nil, r.origin, now)
+			k.bytes += len(s.JSON)
+			k.gone[s.Name] = true
 		}
 	}
 	for _, o := range objects {
-		was, is := set.Of(o.Name)
-		refuse := func(reason, message string) {
-			st := PolicyStanding{Reason: reason, Message: message}
-			if is && was.By == r.origin {
-				d, _ := r.parsed.of(was) // an unreadable document has an unknown mode
-				st.Mode, st.Version = modeText(modeOf(d)), was.Version
-				st.Message = fmt.Sprintf("version %d stays in force: %s", was.Version, message)
-			}
-			out[o.Name] = st
+		if _, settled := k.out[o.Name]; !settled {
+			k.object(o)
 		}
-		g, described := r.given[o.Name]
-		switch {
-		case is && was.By != r.origin:
-			refuse(policyNameTaken, fmt.Sprintf("%s has put a policy of this name in force: withdraw it with lofamoctl policy delete, or rename "+
-				"the object", was.By))
-			continue
-		case !described:
-			continue
-		case g.err != nil:
-			refuse(policyInvalid, g.err.Error())
-			continue
-		}
-		if !is || sha256.Sum256(was.JSON) != g.json {
-			if full() || bytes+len(was.JSON)+g.size > maxKeptBytes {
-				continue
-			}
-			if together == nil {
-				together = r.documents(set, gone)
-			}
-			if err := conflict(together, g.doc); err != nil {
-				refuse(policyConflict, err.Error())
-				continue
-			}
-			doc, err := document(o)
-			if err != nil { // unreachable: it was valid when it was described
-				refuse(policyInvalid, err.Error())
-				continue
-			}
-			if doc == nil {
-				continue
-			}
-			bytes += len(was.JSON) + g.size
-			p.change(set, &r.parsed, o.Name, doc, r.origin, now)
-			was.Version, together[o.Name] = p.changes[len(p.changes)-1].GetVersion(), g.doc
-		}
-		out[o.Name] = PolicyStanding{Accepted: true, Reason: policyInForce, Message: "the policy is in force", Mode: modeText(modeOf(g.doc)),
-			Version: was.Version}
 	}
-	return p, out
+	return k.plan, k.out
+}
+
+// object plans the change of an object's policy, and decides the standing of the object.
+func (k *keepPlan) object(o PolicyObject) {
+	was, is := k.set.Of(o.Name)
+	g, described := k.r.given[o.Name]
+	switch {
+	case is && was.By != k.r.origin:
+		k.refuse(o.Name, policyNameTaken, fmt.Sprintf("%s has put a policy of this name in force: withdraw it with lofamoctl policy delete, or "+
+			"rename the object", was.By))
+		return
+	case !described:
+		return
+	case g.err != nil:
+		k.refuse(o.Name, policyInvalid, g.err.Error())
+		return
+	case is && sha256.Sum256(was.JSON) == g.json:
+		k.accept(g.doc, was.Version)
+		return
+	case len(k.stored) >= maxKept:
+		return
+	}
+	if k.together == nil {
+		k.together = k.r.documents(k.set, k.gone)
+	}
+	names, bytes, err := k.exchange(o.Name)
+	if err != nil {
+		k.refuse(o.Name, policyConflict, err.Error())
+		return
+	}
+	if len(k.stored)+len(names) > maxKept || k.bytes+bytes > maxKeptBytes {
+		return
+	}
+	var docs []*policy.Document
+	for _, name := range names {
+		doc, err := k.document(k.asking[name])
+		if err != nil { // unreachable: it was valid when it was described
+			k.refuse(name, policyInvalid, err.Error())
+			return
+		}
+		if doc == nil {
+			return
+		}
+		docs = append(docs, doc)
+	}
+	k.bytes += bytes
+	for _, doc := range docs {
+		k.change(k.set, &k.r.parsed, doc.Name, doc, k.r.origin, k.now)
+		k.together[doc.Name] = k.r.given[doc.Name].doc
+		k.accept(doc, k.changes[len(k.changes)-1].GetVersion())
+	}
+}
+
+// accept records that the policy of an object is in force.
+func (k *keepPlan) accept(doc *policy.Document, version uint64) {
+	k.out[doc.Name] = PolicyStanding{Accepted: true, Reason: policyInForce, Message: "the policy is in force", Mode: modeText(modeOf(doc)),
+		Version: version}
+}
+
+// refuse records why an object changes no policy.
+func (k *keepPlan) refuse(name, reason, message string) {
+	st := PolicyStanding{Reason: reason, Message: message}
+	if was, is := k.set.Of(name); is && was.By == k.r.origin {
+		d, _ := k.r.parsed.of(was) // an unreadable document has an unknown mode
+		st.Mode, st.Version = modeText(modeOf(d)), was.Version
+		st.Message = fmt.Sprintf("version %d stays in force: %s", was.Version, message)
+	}
+	k.out[name] = st
+}
+
+// exchange returns the objects that change their policies together with one, and the bytes that this takes in a commit. An object may take
+// over the condition and the steps of a policy that takes over others in the same commit.
+func (k *keepPlan) exchange(name string) (names []string, bytes int, err error) {
+	after := maps.Clone(k.together)
+	for {
+		was, _ := k.set.Of(name)
+		bytes += len(was.JSON) + k.r.given[name].size
+		names, after[name] = append(names, name), k.r.given[name].doc
+		first := k.r.given[names[0]].doc
+		holder := holderOf(after, name)
+		if holder == "" {
+			return names, bytes, conflict(after, first)
+		}
+		was, is := k.set.Of(holder)
+		g, described := k.r.given[holder]
+		_, settled := k.out[holder]
+		changes := is && was.By == k.r.origin && described && g.err == nil && sha256.Sum256(was.JSON) != g.json
+		if !changes || settled || slices.Contains(names, holder) || len(names) == maxKept || bytes+len(was.JSON)+g.size > maxKeptBytes {
+			return nil, 0, conflict(k.together, first)
+		}
+		name = holder
+	}
+}
+
+// holderOf returns another policy with the same condition and the same steps as one, or "".
+func holderOf(together map[string]*policy.Document, name string) string {
+	for _, other := range slices.Sorted(maps.Keys(together)) {
+		if other != name && policy.CheckSet([]*policy.Document{together[other], together[name]}) != nil {
+			return other
+		}
+	}
+	return ""
 }
 
 // documents returns the documents of the policies in force, without those that are gone and without unreadable ones.

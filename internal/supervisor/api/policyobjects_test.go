@@ -226,6 +226,88 @@ func TestManyObjectsAreCommittedInParts(t *testing.T) {
 	}
 }
 
+// TestObjectsExchangeTheirPolicies: objects may take over the condition and the steps of each other in one commit.
+func TestObjectsExchangeTheirPolicies(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	r.KeptBy(testOrigin)
+	ann := callOf(t, pki.RoleOperator, "ann")
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: document("mine",
+		`fault.component == "memory" && fault.state == "FAILED"`, `fault.component == "memory"`)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		objects []PolicyObject
+		want    string
+	}{
+		{[]PolicyObject{wanting("a", "a"), wanting("b", "b"), wanting("c", "c")},
+			"a true InForce observe-only 1, b true InForce observe-only 1, c true InForce observe-only 1"},
+		{[]PolicyObject{wanting("a", "b"), wanting("b", "a"), wanting("c", "c")},
+			"a true InForce observe-only 2, b true InForce observe-only 2, c true InForce observe-only 1"},
+		{[]PolicyObject{wanting("a", "c"), wanting("b", "b"), wanting("c", "a")},
+			"a true InForce observe-only 3, b true InForce observe-only 3, c true InForce observe-only 2"},
+		// A new object takes over from one that changes.
+		{[]PolicyObject{wanting("a", "x"), wanting("b", "b"), wanting("c", "a"), wanting("d", "c")},
+			"a true InForce observe-only 4, b true InForce observe-only 3, c true InForce observe-only 2, d true InForce observe-only 1"},
+		// The last of the row would take over the policy of a person.
+		{[]PolicyObject{wanting("a", "b"), wanting("b", "mine"), wanting("c", "a"), wanting("d", "c")},
+			"a false Conflict observe-only 4, b false Conflict observe-only 3, c true InForce observe-only 2, d true InForce observe-only 1"},
+		// The other object is invalid.
+		{[]PolicyObject{wanting("a", "b"), wanting("b", "x", "NoSchedule", "Never"), wanting("c", "a"), wanting("d", "c")},
+			"a false Conflict observe-only 4, b false Invalid observe-only 3, c true InForce observe-only 2, d true InForce observe-only 1"},
+		// Two objects want the same.
+		{[]PolicyObject{wanting("a", "b"), wanting("b", "y"), wanting("c", "b"), wanting("d", "c")},
+			"a true InForce observe-only 5, b true InForce observe-only 4, c false Conflict observe-only 2, d true InForce observe-only 1"},
+	} {
+		revision := setOf(t, s).Revision
+		if said, more := keep(t, r, true, step.objects...); said != step.want || more {
+			t.Errorf("%s, more %v: want %s", said, more, step.want)
+		}
+		if got := setOf(t, s).Revision; got > revision+1 {
+			t.Errorf("%d revisions: want one commit", got-revision)
+		}
+		if said, more := keep(t, r, true, step.objects...); said != step.want || more {
+			t.Errorf("again: %s, more %v: want %s", said, more, step.want)
+		}
+	}
+}
+
+// TestExchangeFitsOneCommit: an exchange waits for a commit that has room for it, and one that is larger than any commit is refused.
+func TestExchangeFitsOneCommit(t *testing.T) {
+	r, _ := onEtcd(t, newMemory(t, twoApprovals))
+	r.KeptBy(testOrigin)
+	row := func(of, shift int) (out []PolicyObject) {
+		for i := range of {
+			out = append(out, wanting(fmt.Sprintf("p%02d", i), fmt.Sprintf("k%02d", (i+shift)%of)))
+		}
+		return out
+	}
+	all := func(objects ...PolicyObject) (said string) {
+		for range 10 {
+			var more bool
+			if said, more = keep(t, r, true, objects...); !more {
+				break
+			}
+		}
+		return said
+	}
+	all(row(maxKept, 0)...)
+	if said := all(row(maxKept, 1)...); strings.Count(said, "true InForce observe-only 2") != maxKept {
+		t.Errorf("%s: want an exchange of %d", said, maxKept)
+	}
+	objects := append([]PolicyObject{wanting("a", "new")}, row(maxKept, 2)...)
+	said, more := keep(t, r, true, objects...)
+	if said != "a true InForce observe-only 1" || !more {
+		t.Errorf("%s, more %v: want an exchange that waits", said, more)
+	}
+	if said = all(objects...); strings.Count(said, "true InForce observe-only 3") != maxKept {
+		t.Errorf("%s: want an exchange of %d after another change", said, maxKept)
+	}
+	all(row(maxKept+1, 0)...)
+	if said = all(row(maxKept+1, 1)...); strings.Count(said, "false Conflict") != maxKept+1 {
+		t.Errorf("%s: want conflicts", said)
+	}
+}
+
 // TestLastFiringIsShown: the standing has the time of the policy's last response.
 func TestLastFiringIsShown(t *testing.T) {
 	m := newMemory(t, twoApprovals)

@@ -11,13 +11,14 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // MaxCost limits the cost of one evaluation of a condition, in CEL's own units: roughly the elements and bytes that it
-// reads. 2,000 of them take some tens of microseconds.
+// reads. 2,000 of them take some tens of microseconds, and with a large pattern up to 2 ms.
 const MaxCost = 2000
 
 // maxThresholds limits the durations that a condition compares with.
@@ -126,6 +127,19 @@ func (c *compiler) environment(groups bool) (*cel.Env, error) {
 	return *env, nil
 }
 
+// issuesOf returns CEL's errors.
+func issuesOf(issues *cel.Issues, vs []variable) []error {
+	var errs []error
+	for _, e := range issues.Errors() {
+		msg := e.Message
+		if strings.HasPrefix(msg, "undeclared reference") {
+			msg += "; want one of " + strings.Join(names(vs), ", ")
+		}
+		errs = append(errs, fmt.Errorf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, msg))
+	}
+	return errs
+}
+
 // compile checks a condition, and reports every error in the condition.
 func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	vs := variables(groups)
@@ -133,16 +147,19 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	if err != nil {
 		return nil, []error{err}
 	}
-	checked, issues := env.Compile(text)
-	if issues != nil && issues.Err() != nil {
-		var errs []error
-		for _, e := range issues.Errors() {
-			msg := e.Message
-			if strings.HasPrefix(msg, "undeclared reference") {
-				msg += "; want one of " + strings.Join(names(vs), ", ")
-			}
-			errs = append(errs, fmt.Errorf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, msg))
-		}
+	parsed, issues := env.Parse(text)
+	if issues.Err() != nil {
+		return nil, issuesOf(issues, vs)
+	}
+	size, errs := patterns(parsed.NativeRep())
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	checked, issues := env.Check(parsed) // compiles the patterns
+	if issues.Err() != nil {
+		return nil, issuesOf(issues, vs)
+	}
+	if errs := nested(checked.NativeRep()); len(errs) > 0 {
 		return nil, errs
 	}
 	if t := checked.OutputType(); !t.IsExactType(cel.BoolType) {
@@ -153,7 +170,7 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 		errs = append(errs, fmt.Errorf("fault.duration: given %d durations that it is compared with: want at most %d", len(durations),
 			maxThresholds))
 	}
-	estimate, err := env.EstimateCost(checked, sizes{})
+	estimate, err := env.EstimateCost(checked, sizes{grows(checked.NativeRep())})
 	switch {
 	case err != nil:
 		errs = append(errs, fmt.Errorf("cost: %w", err))
@@ -163,7 +180,7 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	if len(errs) > 0 {
 		return nil, errs
 	}
-	m, err := newMatcher(env, checked, groups, durations)
+	m, err := newMatcher(env, checked, groups, durations, asks(size, estimate))
 	if err != nil {
 		return nil, []error{err}
 	}
@@ -189,25 +206,49 @@ func nameOf(a *ast.AST, e ast.Expr) string {
 	return ""
 }
 
-// sizes bounds the sizes of values, for the cost estimate of a condition.
-type sizes struct{}
+// fixed are the kinds of values that cannot grow.
+var fixed = []types.Kind{types.BoolKind, types.IntKind, types.UintKind, types.DoubleKind, types.DurationKind, types.TimestampKind}
 
-// EstimateSize implements cost.Estimator.
-func (sizes) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
+// sizes bounds the sizes of values, for the cost estimate of a condition.
+type sizes struct{ grow bool } // grow is the result of grows
+
+// EstimateSize implements cost.Estimator. It returns nil for a value of unknown size.
+func (s sizes) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
 	path := node.Path()
 	switch {
 	case len(path) == 1 && path[0] == "node.labels":
 		return &cost.SizeEstimate{Min: 0, Max: fault.MaxLabels}
 	case len(path) == 1 && path[0] == "fault.groups":
 		return &cost.SizeEstimate{Min: 0, Max: uint64(len(groupKinds))}
+	case s.grow && len(path) == 0 && (node.Type() == nil || !slices.Contains(fixed, node.Type().Kind())):
+		return nil
 	default: // a label's key with its prefix is the longest text
 		return &cost.SizeEstimate{Min: 0, Max: 320}
 	}
 }
 
-// EstimateCallCost implements cost.Estimator: functions have the default costs of CEL.
-func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
-	return nil
+// toText are the conversions of values of a fixed size to texts of up to maxNumber bytes.
+var toText = []string{overloads.BoolToString, overloads.IntToString, overloads.UintToString, overloads.DoubleToString,
+	overloads.DurationToString, overloads.TimestampToString}
+
+const maxNumber = 40
+
+// EstimateCallCost implements cost.Estimator. CEL takes a pattern's length for its size, which is wrong with repetitions. Here 4
+// instructions cost as much as a byte, so that one pattern of maxInstructions on the longest text costs about MaxCost. Other functions have
+// CEL's costs.
+func (s sizes) EstimateCallCost(_, overload string, target *cost.AstNode, args []cost.AstNode) *cost.CallEstimate {
+	if slices.Contains(toText, overload) {
+		return &cost.CallEstimate{CostEstimate: cost.CallCostEstimate, ResultSize: &cost.SizeEstimate{Max: maxNumber}}
+	}
+	if overload == overloads.Matches && len(args) == 2 {
+		target, args = &args[0], args[1:]
+	} else if overload != overloads.MatchesString || target == nil || len(args) != 1 {
+		return nil
+	}
+	pattern, _ := textOf(args[0].Expr())
+	size := cost.FixedSizeEstimate(uint64(max(len(pattern), instructions(pattern)/4)))
+	text := cost.EstimateSize(s, *target).Add(cost.FixedSizeEstimate(1)).MultiplyByCostFactor(cost.StringTraversalCostFactor)
+	return &cost.CallEstimate{CostEstimate: text.Multiply(size.MultiplyByCostFactor(cost.RegexStringLengthCostFactor))}
 }
 
 // comparisons are the permitted comparison operators for fault.duration.

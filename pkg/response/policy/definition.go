@@ -275,5 +275,5 @@ func FromSpec(name string, spec []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)
 	}
-	return b, nil
+	return escaped(b), nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/types"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -57,18 +58,18 @@ func (m *matcher) beyondLinks() (fault.Component, bool) {
 // newMatcher compiles the program and determines the components and states for which it may be true. For each of these
 // and each cause, it evaluates the condition with all other variables unknown. If the condition compares the duration,
 // it also evaluates with a duration between any two of the literals. It refuses a condition that is false everywhere, unless
-// that takes more than maxAsked evaluations.
-func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Duration) (*matcher, error) {
+// that takes more than most evaluations.
+func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Duration, most int) (*matcher, error) {
 	program, err := env.Program(checked, cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
 		return nil, fmt.Errorf("program: %w", err)
 	}
-	partial, err := env.Program(checked, cel.EvalOptions(cel.OptPartialEval))
+	partial, err := env.Program(checked, cel.EvalOptions(cel.OptPartialEval, cel.OptOptimize))
 	if err != nil {
 		return nil, fmt.Errorf("program: %w", err)
 	}
 	m := &matcher{program: program, groups: groups, durations: durations}
-	q := question{program: partial, groups: groups}
+	q := question{program: partial, groups: groups, most: most}
 	components := fault.Components()
 	if groups {
 		components = []fault.Component{0}
@@ -91,6 +92,15 @@ func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Du
 // maxAsked limits the evaluations with causes and durations for one condition. One takes up to some 100 µs.
 const maxAsked = 2000
 
+// asks returns the limit for a condition with patterns of some instructions. One evaluation of an expensive pattern takes up to 2 ms.
+func asks(instructions int, estimate cost.Estimate) int {
+	const cheap = MaxCost / 10
+	if instructions == 0 || estimate.Max <= cheap {
+		return maxAsked
+	}
+	return int(maxAsked * cheap / estimate.Max)
+}
+
 // question determines whether a condition can be true of a component in a state.
 type question struct {
 	program cel.Program
@@ -98,9 +108,10 @@ type question struct {
 	c       fault.Component
 	s       fault.State
 	asked   int // evaluations
+	most    int // limits asked
 }
 
-// possible narrows the values step by step: one evaluation with an unknown cause may exclude all causes. After maxAsked evaluations it
+// possible narrows the values step by step: one evaluation with an unknown cause may exclude all causes. After most evaluations it
 // considers no causes and durations any more, so the answer may be true for a condition that is always false.
 func (q *question) possible(durations []time.Duration) bool {
 	known := map[string]any{"fault.state": q.s.String()}
@@ -118,7 +129,7 @@ func (q *question) possible(durations []time.Duration) bool {
 	}
 	for _, d := range samples(durations) {
 		delete(known, "fault.cause")
-		if known["fault.duration"] = d; q.asked >= maxAsked || q.ask(known) && q.possibleCause(known) {
+		if known["fault.duration"] = d; q.asked >= q.most || q.ask(known) && q.possibleCause(known) {
 			return true
 		}
 	}
@@ -132,7 +143,7 @@ func (q *question) possibleCause(known map[string]any) bool {
 		if !q.groups && (cause == fault.CauseNone) != (q.s == fault.Unknown) {
 			continue
 		}
-		if known["fault.cause"] = cause.String(); q.asked >= maxAsked || q.ask(known) {
+		if known["fault.cause"] = cause.String(); q.asked >= q.most || q.ask(known) {
 			return true
 		}
 	}

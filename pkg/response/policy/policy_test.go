@@ -2,12 +2,15 @@ package policy
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/testing/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -177,6 +180,24 @@ func TestPossibleMatchesTakeFewEvaluations(t *testing.T) {
 	}
 }
 
+// TestExpensivePatternsAreEvaluatedLessOften: the compiler evaluates a condition with an expensive pattern less often, and any other up to
+// maxAsked times.
+func TestExpensivePatternsAreEvaluatedLessOften(t *testing.T) {
+	var thresholds []string
+	for i := range maxThresholds {
+		thresholds = append(thresholds, fmt.Sprintf(`fault.duration>duration("%dm")`, i+1))
+	}
+	for text, most := range map[string]int{strings.Repeat("a", 250): 300, "a": maxAsked} {
+		never := fmt.Sprintf(`!%q.matches("(.?){230}z")`, text) + ` && fault.cause == "BUS" && fault.cause == "DNP"`
+		match := never + ` && node.id != "" && (` + strings.Join(thresholds, "||") + `) || fault.component == "memory"`
+		m, is := compiled(t, match).(*matcher)
+		if !is || m.asked > most+len(fault.Components())*len(badStates) || !m.May(fault.ComponentMemory, fault.Failed) {
+			t.Fatalf("%d bytes: %d evaluations: want at most %d, and a possible match", len(text), m.asked, most)
+		}
+		t.Logf("%d bytes: %d evaluations", len(text), m.asked)
+	}
+}
+
 func TestDurationThresholdsAreFound(t *testing.T) {
 	m := compiled(t,
 		`fault.duration > duration("5m") && !(duration("1h") <= fault.duration) || fault.duration >= duration("5m") && fault.recurrence > 2`)
@@ -318,8 +339,74 @@ func TestLongTimeoutsAreNotForNewPolicies(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that no input causes a panic, and that a valid document is also valid as JSON, with the same
-// meaning.
+// describing returns a document with a description, which is YAML.
+func describing(text string) string {
+	return strings.Replace(string(policyWith(`fault.state == "SICK"`)), "spec:", "spec:\n  description: "+text, 1)
+}
+
+// restored compares a document with the one that Parse has read from its JSON.
+func restored(t *testing.T, want, got *Document) {
+	t.Helper()
+	if string(got.JSON) != string(want.JSON) || got.Policy.Digest != want.Policy.Digest {
+		t.Errorf("%s of digest %s: want %s of %s", got.JSON, got.Policy.Digest, want.JSON, want.Policy.Digest)
+	}
+	a, b := *got, *want
+	a.JSON, a.Policy, b.JSON, b.Policy = nil, nil, nil, nil
+	if !reflect.DeepEqual(a, b) {
+		t.Errorf("%+v: want %+v", a, b)
+	}
+}
+
+// TestAcceptedDocumentsRestoreThemselves: the supervisors store a document's JSON and parse it again, whatever characters its texts have.
+func TestAcceptedDocumentsRestoreThemselves(t *testing.T) {
+	for escape, want := range map[string]string{
+		`\x00`: "\x00", `\x01`: "\x01", `\x1b`: "\x1b", `\n`: "\n", `\x7e`: "~", `\x7f`: "\x7f", `\x80`: "\u0080", `\x85`: "\u0085",
+		`\x9f`: "\u009f", `\xa0`: "\u00a0", `\u2028`: "\u2028", `\ufeff`: "\ufeff", `\ufffd`: "\ufffd",
+		`\ufffe`: "\ufffe", `\uffff`: "\uffff", `\\\x7f`: "\\\x7f",
+		`\"\x7f`: "\"\x7f", `\U0001F600`: "\U0001F600", `\U0010FFFF`: "\U0010FFFF", `é`: "é",
+	} {
+		docs, err := Parse([]byte(describing(`"a ` + escape + ` b"`)))
+		if err != nil || docs[0].Description != "a "+want+" b" {
+			t.Errorf("%s: %v, %v: want %q", escape, docs, err, want)
+			continue
+		}
+		again, err := Parse(docs[0].JSON)
+		if err != nil {
+			t.Errorf("%s: the stored JSON: %v", escape, err)
+			continue
+		}
+		restored(t, docs[0], again[0])
+		spec, err := json.Marshal(map[string]any{"description": "a " + want + " b", "match": `fault.state == "SICK"`,
+			"steps": []any{map[string]any{"name": "event", "executor": "kubernetes.event", "parameters": map[string]any{"reason": "Fault"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		js, err := FromSpec("p", spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err = Parse(js); err != nil {
+			t.Errorf("%s: as an object: %v", escape, err)
+			continue
+		}
+		restored(t, docs[0], again[0])
+	}
+}
+
+// TestPlainDocumentsKeepTheirJSON: an upgrade changes no version of a stored policy.
+func TestPlainDocumentsKeepTheirJSON(t *testing.T) {
+	text := describing(`"é \u00a0 \u2028 \ufffd \U0001F600 \x1b <&>"`)
+	docs, err := Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil || string(docs[0].JSON) != string(want) {
+		t.Errorf("%s, %v: want %s", docs[0].JSON, err, want)
+	}
+}
+
+// FuzzParse checks that no input causes a panic, and that a valid document restores itself from its JSON.
 func FuzzParse(f *testing.F) {
 	b, err := DefaultYAML()
 	if err != nil {
@@ -331,6 +418,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(string(policyWith(`fault.state == "SICK"`)))
 	f.Add("---\n--- |\n a")
 	f.Add("{")
+	f.Add(describing(`"a\x7f \x85 \x9f \uffff"`))
 	f.Fuzz(func(t *testing.T, text string) {
 		docs, err := Parse([]byte(text))
 		if err != nil {
@@ -344,6 +432,7 @@ func FuzzParse(f *testing.F) {
 			if err != nil || len(again) != 1 {
 				t.Fatalf("as JSON: %v\n%s", err, d.JSON)
 			}
+			restored(t, d, again[0])
 			a, b := *d.Policy, *again[0].Policy
 			if a.Match, b.Match = nil, nil; !reflect.DeepEqual(a, b) {
 				t.Errorf("as JSON it is %+v: want %+v", b, a)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 
@@ -42,7 +43,7 @@ func split(b []byte) [][]byte {
 	return out
 }
 
-// tree converts YAML to JSON's own types. It refuses duplicate keys.
+// tree converts YAML to JSON, and to JSON's own types. It refuses duplicate keys.
 func tree(b []byte) (any, []byte, error) {
 	js, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {
@@ -52,7 +53,28 @@ func tree(b []byte) (any, []byte, error) {
 	if err := json.Unmarshal(js, &v); err != nil {
 		return nil, nil, fmt.Errorf("not YAML: %w", err)
 	}
-	return v, js, nil
+	return v, escaped(js), nil
+}
+
+// foreign reports the characters that JSON permits in a text and YAML refuses or changes.
+func foreign(c rune) bool { return c >= 0x7f && c <= 0x9f || c == 0xfffe || c == 0xffff }
+
+// escaped returns JSON that YAML reads as the same values. Other JSON stays as it is, to the byte.
+func escaped(js []byte) []byte {
+	if !bytes.ContainsFunc(js, foreign) {
+		return js
+	}
+	var out []byte
+	for len(js) > 0 {
+		c, n := utf8.DecodeRune(js)
+		if foreign(c) {
+			out = fmt.Appendf(out, `\u%04x`, c)
+		} else {
+			out = append(out, js[:n]...)
+		}
+		js = js[n:]
+	}
+	return out
 }
 
 // reader collects errors.

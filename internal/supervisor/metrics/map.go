@@ -69,8 +69,9 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 			"platform"),
 		watchdogs: desc("watchdog_nodes",
 			"Nodes by the hardware watchdog that they state, as committed: self-fencing, armed, disarmed, or none.", "watchdog"),
-		stopped: desc("stopped_nodes", "Nodes that announced a clean stop and are not back yet, as committed."),
-		links:   desc("links", "Link ends by state, as committed: a link has two.", "state"),
+		stopped: desc("stopped_nodes", "UNKNOWN nodes that announced a clean stop and are not back yet, as committed. A node that was SICK "+
+			"when it stopped stays SICK and does not count."),
+		links: desc("links", "Link ends by state, as committed: a link has two.", "state"),
 		components: desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.",
 			"component", "state"),
 		nodeState: desc("node_state", "1 for the state of each node that is not NORMAL.", "node", "state"),
@@ -147,7 +148,7 @@ func (s *scrape) counts() {
 	s.gauge(s.groups, float64(len(s.m.Groups)))
 	s.placements()
 	stopped := 0
-	for rank := range s.m.NotNormal() {
+	for rank := range s.m.In(fault.Unknown) {
 		if s.m.Stop(rank).Reason != 0 {
 			stopped++
 		}

@@ -163,6 +163,23 @@ func TestLargeMapExportsBoundedSeries(t *testing.T) {
 	}
 }
 
+// TestStoppedNodesCountOnlyUnknownNodes: LofamoAgentsNotHeard subtracts the stopped nodes from the UNKNOWN nodes. A node that was SICK when
+// it stopped stays SICK. If it counted, it would hide a silent node.
+func TestStoppedNodesCountOnlyUnknownNodes(t *testing.T) {
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	b := torus(t, dims)
+	set(b, dims, 0, fault.Unknown, nil) // silent
+	stop := awareness.Stop{Reason: fault.StopShutdown, Since: time.Unix(1000, 0), Until: time.Unix(1600, 0)}
+	b.Set(view.Entry{Status: awareness.NodeStatus{ID: "n1-0-0", Coord: dims.At(1), State: fault.Sick, Cause: fault.CauseMemory, Stop: stop}})
+	b.Set(view.Entry{Status: awareness.NodeStatus{ID: "n2-0-0", Coord: dims.At(2), State: fault.Unknown, Stop: stop}})
+	got := lines(gather(t, b), "lofamo_stopped_nodes", "lofamo_nodes")
+	want := []string{"lofamo_nodes{state=FAILED} 0", "lofamo_nodes{state=NORMAL} 0", "lofamo_nodes{state=SICK} 1",
+		"lofamo_nodes{state=UNKNOWN} 2", "lofamo_stopped_nodes{} 1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q: want %q", got, want)
+	}
+}
+
 // TestGroupFaultNodesCountOnce: a node in two group faults counts once, and one that the map does not have does not count.
 func TestGroupFaultNodesCountOnce(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}

@@ -272,3 +272,48 @@ func TestOpenIncidentsAreExported(t *testing.T) {
 		t.Errorf("%d of %d incidents have series: want the %d CRITICAL ones", n, len(many), MaxIncidents)
 	}
 }
+
+// TestNewIncidentPrecedesOldAcknowledgedOnes: old CRITICAL incidents that operators have acknowledged could take all series. A new incident
+// precedes them: no alert fires without a series. A group fault stands for many nodes, so it precedes all others.
+func TestNewIncidentPrecedesOldAcknowledgedOnes(t *testing.T) {
+	weeks := time.Unix(1_700_000_000, 0)
+	critical, warning := lofamov1.IncidentSeverity_CRITICAL, lofamov1.IncidentSeverity_WARNING
+	incident := func(id string, severity lofamov1.IncidentSeverity, at time.Time, ack *lofamov1.Acknowledgement) *lofamov1.Incident {
+		return &lofamov1.Incident{Id: id, State: lofamov1.IncidentState_OPEN, Severity: severity, Node: "n-" + id, Component: "node",
+			Since: timestamppb.New(at), Acknowledgement: ack}
+	}
+	group := func(in *lofamov1.Incident) *lofamov1.Incident {
+		in.Node, in.Component, in.Group = "", groupComponent, "label/rack="+in.GetId()
+		return in
+	}
+	by, outdated := &lofamov1.Acknowledgement{By: "operator/ann"}, &lofamov1.Acknowledgement{By: "operator/ann", Outdated: true}
+	newest := weeks.Add(21 * 24 * time.Hour)
+	for _, tt := range []struct {
+		name string
+		ack  *lofamov1.Acknowledgement // of the old ones
+		new  *lofamov1.Incident
+		want bool
+	}{
+		{"a rack beside acknowledged nodes", by, group(incident("new", critical, newest, nil)), true},
+		{"a rack beside other nodes", nil, group(incident("new", critical, newest, nil)), true},
+		{"an acknowledged rack beside other nodes", nil, group(incident("new", critical, newest, by)), true},
+		{"a node beside acknowledged nodes", by, incident("new", critical, newest, nil), true},
+		{"an escalated node beside acknowledged nodes", by, incident("new", critical, newest, outdated), true},
+		{"a node beside other nodes", nil, incident("new", critical, newest, nil), false},
+		{"a node beside escalated nodes", outdated, incident("new", critical, newest, nil), false},
+		{"a warning of a rack beside acknowledged nodes", by, group(incident("new", warning, newest, nil)), false},
+	} {
+		all := []*lofamov1.Incident{tt.new}
+		for i := range MaxIncidents {
+			all = append(all, incident(fmt.Sprintf("old%05d", i), critical, weeks.Add(time.Duration(i)*time.Second), tt.ack))
+		}
+		exported := gather(t, torus(t, grid.Dims{X: 3, Y: 1, Z: 1}), all...)
+		got := slices.ContainsFunc(lines(exported, "lofamo_incident_since_timestamp_seconds"), func(l string) bool {
+			return strings.Contains(l, "incident=new,")
+		})
+		left := "lofamo_map_series_left_out{metric=lofamo_incident_since_timestamp_seconds} 1"
+		if got != tt.want || !slices.Contains(exported, left) {
+			t.Errorf("%s: exported %t: want %t, and %s", tt.name, got, tt.want, left)
+		}
+	}
+}

@@ -148,6 +148,7 @@ func TestLargeMapExportsBoundedSeries(t *testing.T) {
 	want := []string{
 		"lofamo_nodes{state=FAILED} 1000", "lofamo_nodes{state=NORMAL} 93000", "lofamo_nodes{state=SICK} 6000", "lofamo_nodes{state=UNKNOWN} 0",
 		"lofamo_map_series_left_out{metric=lofamo_component_state} 1000", "lofamo_map_series_left_out{metric=lofamo_link_info} 300000",
+		"lofamo_map_series_left_out{metric=lofamo_half_given_up} 0",
 		"lofamo_map_series_left_out{metric=lofamo_incident_since_timestamp_seconds} 0",
 		"lofamo_map_series_left_out{metric=lofamo_link_state} 10000", "lofamo_map_series_left_out{metric=lofamo_node_info} 99000",
 		"lofamo_map_series_left_out{metric=lofamo_node_state} 6000",
@@ -177,6 +178,40 @@ func TestStoppedNodesCountOnlyUnknownNodes(t *testing.T) {
 		"lofamo_nodes{state=UNKNOWN} 2", "lofamo_stopped_nodes{} 1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q: want %q", got, want)
+	}
+}
+
+// TestHalvesThatAreGivenUpAreExported: FAILED halves that their daemons have given up are named up to a bound, except in nodes with a
+// graver fault.
+func TestHalvesThatAreGivenUpAreExported(t *testing.T) {
+	dims := grid.Dims{X: MaxGivenUp + 20, Y: 1, Z: 1}
+	give := func(b *view.Builder, rank int, state fault.State, c fault.Component, is fault.State, given [2]bool) {
+		id := fault.NodeID(fmt.Sprintf("n%d-0-0", rank))
+		b.Set(view.Entry{Status: awareness.NodeStatus{ID: id, Coord: dims.At(rank), State: state,
+			Components: []awareness.ComponentStatus{{Component: c, State: is}}}, GivenUp: given})
+	}
+	host, dnp := [2]bool{true, false}, [2]bool{false, true}
+	b := torus(t, dims)
+	give(b, 0, fault.Sick, fault.ComponentHost, fault.Failed, host)
+	give(b, 1, fault.Sick, fault.ComponentDNP, fault.Failed, dnp)
+	give(b, 2, fault.Sick, fault.ComponentHost, fault.Failed, [2]bool{}) // its daemon restarts it
+	give(b, 3, fault.Failed, fault.ComponentHost, fault.Failed, host)    // the whole node died later
+	give(b, 4, fault.Unknown, fault.ComponentHost, fault.Unknown, host)  // the node is silent
+	give(b, 5, fault.Sick, fault.ComponentHost, fault.Sick, host)        // it is back, and its record on the way
+	give(b, 6, fault.Sick, fault.ComponentDNPCore, fault.Failed, dnp)    // no half
+	give(b, 7, fault.Sick, fault.ComponentHost, fault.Failed, dnp)       // of the other half
+	got := lines(gather(t, b), "lofamo_half_given_up")
+	want := []string{"lofamo_half_given_up{half=dnp,node=n1-0-0} 1", "lofamo_half_given_up{half=host,node=n0-0-0} 1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q: want %q", got, want)
+	}
+	for rank := range MaxGivenUp + 10 {
+		give(b, rank, fault.Sick, fault.ComponentHost, fault.Failed, host)
+	}
+	all := gather(t, b)
+	left := "lofamo_map_series_left_out{metric=lofamo_half_given_up} 10"
+	if n := len(lines(all, "lofamo_half_given_up")); n != MaxGivenUp || !slices.Contains(all, left) {
+		t.Errorf("%d series: want %d, and %s", n, MaxGivenUp, left)
 	}
 }
 

@@ -167,7 +167,8 @@ func TestStatusFitsOneScreen(t *testing.T) {
 	}
 }
 
-// TestStatusNamesEveryProblem: the first line is "nothing is broken" only if nothing is.
+// TestStatusNamesEveryProblem: the first line is "nothing is broken" only if nothing is. UNKNOWN nodes have no incident, but no evidence
+// says that they work. Nodes that announced their stop are no fault, and the first line tells them apart.
 func TestStatusNamesEveryProblem(t *testing.T) {
 	for want, harm := range map[string]func(*clienttest.Map, *lofamov1.ListResponsesResponse){
 		"nothing is broken":      func(*clienttest.Map, *lofamov1.ListResponsesResponse) {},
@@ -180,6 +181,18 @@ func TestStatusNamesEveryProblem(t *testing.T) {
 		},
 		"regions cut off": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
 			m.Summary.Cluster.Regions = []*lofamov1.Region{{Name: "west", State: lofamov1.State_UNKNOWN}}
+		},
+		"8 nodes UNKNOWN": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
+			m.Summary.Nodes, m.Summary.Links = &lofamov1.Count{Unknown: 8}, &lofamov1.Count{Unknown: 48}
+		},
+		"nothing is broken; 1 node stopped as announced": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
+			m.Summary.Nodes, m.Summary.Stopped = &lofamov1.Count{Unknown: 1, Normal: 7}, 1
+		},
+		"1 node UNKNOWN; 2 nodes stopped as announced": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
+			m.Summary.Nodes, m.Summary.Stopped = &lofamov1.Count{Unknown: 3, Normal: 5}, 2
+		},
+		"verdicts are held back": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
+			m.Summary.Cluster.VerdictsHeld = "datagrams are dropped"
 		},
 		"1 incident recovering": func(m *clienttest.Map, _ *lofamov1.ListResponsesResponse) {
 			m.Incidents = []*lofamov1.Incident{{Id: "k3f9-aaaaaaaa", State: lofamov1.IncidentState_RECOVERING}}
@@ -196,6 +209,23 @@ func TestStatusNamesEveryProblem(t *testing.T) {
 		if first, _, _ := strings.Cut(got.stdout, "\n"); got.code != 0 || first != want {
 			t.Errorf("exit code %d, %q: want %q\n%s", got.code, first, want, got.stderr)
 		}
+	}
+}
+
+// TestStatusCountsStoppedNodes: the counts below name the stopped nodes, and how to list them.
+func TestStatusCountsStoppedNodes(t *testing.T) {
+	m := well(t)
+	m.Summary.Nodes, m.Summary.Stopped = &lofamov1.Count{Unknown: 3, Normal: 5}, 2
+	r := ctltest.StartRemote(t, m)
+	r.Server.Responses.List = &lofamov1.ListResponsesResponse{Breaker: &lofamov1.ResponseBreaker{}}
+	const want = "\nstopped         2 of the UNKNOWN nodes: lofamoctl get nodes --state unknown\n"
+	if got := run(t, nil, r.Flags("status")...); got.code != 0 || !strings.Contains(got.stdout, want) {
+		t.Errorf("exit code %d: want %q in\n%s%s", got.code, want, got.stdout, got.stderr)
+	}
+	var all struct{ Stopped int }
+	got := run(t, nil, r.Flags("status", "-o", "json")...)
+	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil || all.Stopped != 2 {
+		t.Errorf("%d stopped, %v: want 2 in %s", all.Stopped, err, got.stdout)
 	}
 }
 

@@ -269,7 +269,8 @@ func course() Panel {
 
 func leftOut() Panel {
 	return stat("Not named", "Series that the supervisors leave out because of their bounds (1000 nodes, 1000 parts, 2000 link "+
-		"ends, 500 incidents; places of 1000 nodes). Above 0 this map is incomplete: look at counts, and at the web map.", "none", 2,
+		"ends, 500 given-up halves, 500 incidents; places of 1000 nodes). Above 0 this map is incomplete: look at counts, and at the "+
+		"web map.", "none", 2,
 		Query{Expr: `sum(max by (metric) (lofamo_map_series_left_out{SUP}))`, Legend: "series"}).alarming(1)
 }
 

@@ -171,7 +171,7 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 }
 
 // TestGivingUpIsNamedAsReason lets a half end after every start, until its daemon gives it up: the map shows FAILED with
-// that reason, which the living half reports. SIGHUP to the daemon starts it again.
+// that reason, which the living half reports, and the leader's metrics name the half. SIGHUP to the daemon starts it again.
 func TestGivingUpIsNamedAsReason(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always"})
@@ -218,6 +218,14 @@ func TestGivingUpIsNamedAsReason(t *testing.T) {
 				}
 			}
 			told(lofamov1.RecoveryState_GIVEN_UP, "given up")
+			series := fmt.Sprintf("lofamo_half_given_up{half=%q,node=\"n1-0-0\"} 1\n", tt.half)
+			for !strings.Contains(served(t, l.Cluster.Info().Supervisors[0].HTTP), series) {
+				select {
+				case <-deadline:
+					t.Fatalf("the leader does not export %s", series)
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
 			if err := os.Remove(mailbox); err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ meaning. *evolving*: a minor version may change it; the changelog says so. Names
 counters in ` + "`_total`" + `. Series whose labels are known in advance begin at 0.
 
 A cluster of 100,000 nodes does not make millions of series. A supervisor exports counts, and by name only the parts
-that are not NORMAL, the worst first: up to 1000 nodes, 1000 components, 2000 link ends and 500 incidents.
+that are not NORMAL, the worst first: up to 1000 nodes, 1000 components, 2000 link ends, 500 given-up halves and 500 incidents.
 ` + "`lofamo_map_series_left_out`" + ` counts the omitted ones. That makes some 5,000 series with one node in a hundred
 dead, and some hundreds while all is well. Dashboards draw the torus from
 ` + "`lofamo_node_info` and `lofamo_link_info`" + `. In a cluster of up to 1000 nodes these cover every node and link (4

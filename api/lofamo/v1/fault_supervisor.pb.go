@@ -702,15 +702,17 @@ func (x *GetSummaryRequest) GetLabelSelector() string {
 
 // GetSummaryResponse counts the selected nodes. Counts by state exclude spares.
 type GetSummaryResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nodes         *Count                 `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`              // those with a place in the torus
-	Links         *Count                 `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`              // link ends
-	By            []*Tally               `protobuf:"bytes,3,rep,name=by,proto3" json:"by,omitempty"`                    // in the order of the request, then by value (numbers as numbers)
-	Groups        uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"`           // group faults with at least one selected member
-	Warnings      uint32                 `protobuf:"varint,5,opt,name=warnings,proto3" json:"warnings,omitempty"`       // active ones: a node may have several
-	Maintenance   uint32                 `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // nodes under maintenance; without a selector spares too
-	Revision      uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`       // of the map that was counted
-	Cluster       *ClusterInfo           `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`          // stale: the answer is old, and how old
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Nodes       *Count                 `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`              // those with a place in the torus
+	Links       *Count                 `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`              // link ends
+	By          []*Tally               `protobuf:"bytes,3,rep,name=by,proto3" json:"by,omitempty"`                    // in the order of the request, then by value (numbers as numbers)
+	Groups      uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"`           // group faults with at least one selected member
+	Warnings    uint32                 `protobuf:"varint,5,opt,name=warnings,proto3" json:"warnings,omitempty"`       // active ones: a node may have several
+	Maintenance uint32                 `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // nodes under maintenance; without a selector spares too
+	Revision    uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`       // of the map that was counted
+	Cluster     *ClusterInfo           `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`          // stale: the answer is old, and how old
+	// UNKNOWN nodes with an announced stop whose time is not over: their silence is no fault.
+	Stopped       uint32 `protobuf:"varint,9,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -799,6 +801,13 @@ func (x *GetSummaryResponse) GetCluster() *ClusterInfo {
 		return x.Cluster
 	}
 	return nil
+}
+
+func (x *GetSummaryResponse) GetStopped() uint32 {
+	if x != nil {
+		return x.Stopped
+	}
+	return 0
 }
 
 // Count has the numbers of nodes or link ends by state.
@@ -3040,7 +3049,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"J\n" +
 	"\x11GetSummaryRequest\x12\x0e\n" +
 	"\x02by\x18\x01 \x03(\tR\x02by\x12%\n" +
-	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xaa\x02\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xc4\x02\n" +
 	"\x12GetSummaryResponse\x12&\n" +
 	"\x05nodes\x18\x01 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\x12&\n" +
 	"\x05links\x18\x02 \x01(\v2\x10.lofamo.v1.CountR\x05links\x12 \n" +
@@ -3049,7 +3058,8 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\bwarnings\x18\x05 \x01(\rR\bwarnings\x12 \n" +
 	"\vmaintenance\x18\x06 \x01(\rR\vmaintenance\x12\x1a\n" +
 	"\brevision\x18\a \x01(\x04R\brevision\x120\n" +
-	"\acluster\x18\b \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"e\n" +
+	"\acluster\x18\b \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x12\x18\n" +
+	"\astopped\x18\t \x01(\rR\astopped\"e\n" +
 	"\x05Count\x12\x18\n" +
 	"\aunknown\x18\x01 \x01(\rR\aunknown\x12\x16\n" +
 	"\x06normal\x18\x02 \x01(\rR\x06normal\x12\x12\n" +

@@ -40,10 +40,11 @@ func StatusCommand(a *command.App) *cobra.Command {
 		Short: "One screen: open incidents, since when, why, responses under way, next commands",
 		Long: `Prints the incidents that are open or recovering, the worst first, each with its start, its cause in plain words, the
 number of its consequences, the responses under way, and the next commands. Below them are the circuit breaker, the
-supervisors and the counts of nodes and link ends. The first line says whether anything is broken.
+supervisors and the counts of nodes and link ends. The first line says whether anything is broken. It counts the UNKNOWN
+nodes too: no evidence says that they work. Nodes that announced a clean stop count as stopped, not as UNKNOWN.
 
 -o json and yaml print {"time", "incidents", "responses", "breaker", "supervisors", "nodes", "links", "groups",
-"warnings", "maintenance", "cluster"}, whose values are the API's own messages and numbers. "missing" names the parts
+"warnings", "maintenance", "stopped", "cluster"}, whose values are the API's own messages and numbers. "missing" names the parts
 that these supervisors do not serve, and regions that do not answer.
 -w prints all again when something changes, until Ctrl-C; changes of measurements alone do not count.
 
@@ -206,13 +207,14 @@ func (st *clusterStatus) json() ([]byte, error) {
 		Groups      uint32          `json:"groups"`
 		Warnings    uint32          `json:"warnings"`
 		Maintenance uint32          `json:"maintenance"`
+		Stopped     uint32          `json:"stopped"`
 		Cluster     json.RawMessage `json:"cluster"`
 		Missing     []string        `json:"missing,omitempty"`
 	}{
 		st.at.UTC(), raw(listJSON(st.incidents)), raw(listJSON(st.responses)), raw(command.ProtoJSON(st.breaker)),
 		raw(listJSON(st.supervisors)), raw(command.ProtoJSON(st.summary.GetNodes())), raw(command.ProtoJSON(st.summary.GetLinks())),
-		st.summary.GetGroups(), st.summary.GetWarnings(), st.summary.GetMaintenance(), raw(command.ProtoJSON(st.summary.GetCluster())),
-		st.missing,
+		st.summary.GetGroups(), st.summary.GetWarnings(), st.summary.GetMaintenance(), st.summary.GetStopped(),
+		raw(command.ProtoJSON(st.summary.GetCluster())), st.missing,
 	}
 	if failed != nil {
 		return nil, failed

@@ -80,13 +80,19 @@ func (st *clusterStatus) headline() string {
 	add(c.GetStale(), "this answer is STALE")
 	add(slices.ContainsFunc(c.GetRegions(), func(r *lofamov1.Region) bool { return r.GetState() != lofamov1.State_NORMAL }),
 		"regions cut off")
-	switch {
-	case len(parts) > 0:
-		return strings.Join(parts, "; ")
-	case len(st.missing) > 0:
-		return "nothing is broken in the parts below"
+	add(c.GetVerdictsHeld() != "", "verdicts are held back")
+	stopped := int(st.summary.GetStopped())
+	silent := int(st.summary.GetNodes().GetUnknown()) - stopped
+	add(silent > 0, fault.Plural(silent, "node")+" UNKNOWN")
+	if len(parts) == 0 {
+		all := "nothing is broken"
+		if len(st.missing) > 0 {
+			all += " in the parts below"
+		}
+		parts = append(parts, all)
 	}
-	return "nothing is broken"
+	add(stopped > 0, fault.Plural(stopped, "node")+" stopped as announced")
+	return strings.Join(parts, "; ")
 }
 
 // printFull prints one incident: the questions of an operator, each with its answer.
@@ -383,6 +389,9 @@ func (st *clusterStatus) printCluster(a *command.App) {
 	line("link ends", "%s", countInWords(st.summary.GetLinks()))
 	if n := st.summary.GetMaintenance(); n > 0 {
 		line("maintenance", "%s: lofamoctl maintenance list", fault.Plural(n, "node"))
+	}
+	if n := st.summary.GetStopped(); n > 0 {
+		line("stopped", "%d of the UNKNOWN nodes: lofamoctl get nodes --state unknown", n)
 	}
 	if n := st.summary.GetWarnings(); n > 0 {
 		line("warnings", "%d: lofamoctl get nodes --not-normal --with-parts", n)

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -184,6 +185,39 @@ func TestListNodesSelects(t *testing.T) {
 	n, err := h.client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "spare-1"})
 	if err != nil || !n.GetSpare() || n.GetLabels()["rack"] != "r9" {
 		t.Errorf("a spare: %v, %v", n, err)
+	}
+}
+
+// TestSummaryTellsStoppedNodesApart: the summary counts the UNKNOWN nodes whose announced stop is not over. A SICK node stays SICK when it
+// stops. A spare does not count.
+func TestSummaryTellsStoppedNodesApart(t *testing.T) {
+	h, l := harmed(t)
+	stop := func(node fault.NodeID, state fault.State, until time.Time) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		e, ok := l.b.At(node)
+		if !ok {
+			t.Fatalf("no node %s", node)
+		}
+		e.Status.State, e.Status.Stop = state, awareness.Stop{Reason: fault.StopReboot, Since: time.Now(), Until: until}
+		l.b.Set(e)
+		l.rev++
+		l.m = l.b.Map(l.rev)
+	}
+	later := time.Now().Add(time.Hour)
+	stop("n1-1-0", fault.Unknown, later)
+	stop("n1-1-1", fault.Unknown, later)
+	stop("n1-0-0", fault.Sick, later)
+	stop("n2-0-0", fault.Unknown, time.Now().Add(-time.Second)) // it should be back
+	for _, tt := range []struct {
+		labels           string
+		unknown, stopped uint32
+	}{{"", 4, 2}, {"rack=r1", 2, 1}, {"rack=r9", 0, 0}} {
+		sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{LabelSelector: tt.labels})
+		if err != nil || sum.GetNodes().GetUnknown() != tt.unknown || sum.GetStopped() != tt.stopped {
+			t.Errorf("%q: %d UNKNOWN, %d stopped, %v: want %d and %d", tt.labels, sum.GetNodes().GetUnknown(), sum.GetStopped(), err,
+				tt.unknown, tt.stopped)
+		}
 	}
 }
 

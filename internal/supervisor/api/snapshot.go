@@ -2,6 +2,7 @@ package api
 
 import (
 	"slices"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -123,6 +124,16 @@ func (s snapshot) notNormal() []int {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// stopped counts the UNKNOWN nodes of the chosen ranks, or of all for nil, whose announced stop is not over.
+func (s snapshot) stopped(chosen []bool, now time.Time) (n uint32) {
+	for rank := range s.In(fault.Unknown) {
+		if stop := s.Stop(rank); stop.Reason != 0 && stop.Until.After(now) && (chosen == nil || chosen[rank]) {
+			n++
+		}
+	}
+	return n
 }
 
 // countMarks counts the maintenance marks, warnings and group faults of the chosen ranks, or of all for nil.

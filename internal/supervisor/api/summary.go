@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -192,6 +193,7 @@ func (s *Server) summary(snap snapshot, by []string, chosen []bool) *lofamov1.Ge
 	resp := &lofamov1.GetSummaryResponse{Nodes: nodes.count(), Links: links.count()}
 	marks, _ := s.cfg.Marks.All()
 	snap.countMarks(resp, chosen, marks)
+	resp.Stopped = snap.stopped(chosen, time.Now())
 	for i, key := range by {
 		for k, value := range divided[i].values {
 			if t := tallies[i][k]; t != (tally{}) {

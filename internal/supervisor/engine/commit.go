@@ -167,8 +167,10 @@ func (t *term) finish(r result) {
 		if t.touched[st.ID]--; t.touched[st.ID] <= 0 { // less: it has left its place meanwhile
 			delete(t.touched, st.ID)
 		}
+		halves := b.reported[st.ID]
 		t.committed.Set(view.Entry{Status: st, Revision: r.revision, Faults: b.evidence[st.ID],
-			Watchdog: b.reported[st.ID][halfOf(fault.HalfHost)].watchdog, Kernels: b.traces[st.ID].Kernels})
+			Watchdog: halves[halfOf(fault.HalfHost)].watchdog, GivenUp: [2]bool{halves[0].givenUp, halves[1].givenUp},
+			Kernels: b.traces[st.ID].Kernels})
 	}
 	now := time.Now()
 	for i := range b.changes {

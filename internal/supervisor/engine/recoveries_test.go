@@ -340,3 +340,45 @@ func TestShortHealthKeepsFullStatus(t *testing.T) {
 		t.Errorf("after another restart %+v, want what is said now", third)
 	}
 }
+
+// TestMapKnowsHalvesThatAreGivenUp: each half reports that the daemon has given up the other one. The committed map and a later leader
+// know it until the half runs again.
+func TestMapKnowsHalvesThatAreGivenUp(t *testing.T) {
+	const node = "n1-0-0"
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "not started again: 5 restarts within 1m0s"}
+	running := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 5}
+	for _, tt := range []struct {
+		half, by fault.Half
+		want     [2]bool
+	}{{fault.HalfHost, fault.HalfDNP, [2]bool{true, false}}, {fault.HalfDNP, fault.HalfHost, [2]bool{false, true}}} {
+		say := func(h *harness, seq fault.Seq, s *lofamov1.RecoveryStatus) {
+			health := servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: s}}
+			if tt.half == fault.HalfDNP {
+				health = servicenet.Health{DNP: &lofamov1.HalfHealth{Recovery: s}}
+			}
+			d := memoryDigest(node, seq, fault.Normal)
+			d.ID.Origin.Half = tt.by
+			reports := &servicenet.Reports{Path: fault.PathTorus, List: []fault.Report{d}, Health: health, Words: Words(d, nil, health)}
+			h.Submit(Input{Reports: reports, Answerer: h.box, Arrived: time.Now()})
+		}
+		known := func(h *harness, when string, want [2]bool) {
+			t.Helper()
+			m, err := h.Map(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rank, ok := m.Rank(node); !ok || m.GivenUp(rank) != want {
+				t.Errorf("%s half, %s: given up %v: want %v", tt.half, when, m.GivenUp(rank), want)
+			}
+		}
+		h := start(t, memstore.New(100), nil)
+		say(h, 1, given)
+		publishedRecoveries(t, h, 1)
+		known(h, "reported by the other", tt.want)
+		next := start(t, h.store, nil)
+		known(next, "at a later leader", tt.want)
+		say(next, 2, running)
+		publishedRecoveries(t, next, 2)
+		known(next, "started again", [2]bool{})
+	}
+}

@@ -11,7 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// MaxIncidents bounds the incidents by name: CRITICAL ones first, then the oldest.
+// MaxIncidents bounds the incidents by name: CRITICAL ones first. Among equally severe ones, group faults precede others, and
+// incidents that no operator has acknowledged precede acknowledged ones: alerts need their series most. Then the oldest come first.
 const MaxIncidents = 500
 
 // incidentLabels are the labels of an incident by name. A changed label is another series; the id, node,
@@ -77,8 +78,9 @@ func (s *scrape) standing(all []*lofamov1.Incident) {
 		}
 	}
 	slices.SortFunc(list, func(a, b *lofamov1.Incident) int {
-		return cmp.Or(-cmp.Compare(a.GetSeverity(), b.GetSeverity()), a.GetSince().AsTime().Compare(b.GetSince().AsTime()),
-			cmp.Compare(a.GetId(), b.GetId()))
+		return cmp.Or(-cmp.Compare(a.GetSeverity(), b.GetSeverity()), cmp.Compare(one(a.GetGroup() == ""), one(b.GetGroup() == "")),
+			cmp.Compare(one(acknowledgedBy(a) != ""), one(acknowledgedBy(b) != "")),
+			a.GetSince().AsTime().Compare(b.GetSince().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
 	})
 	for _, in := range list[:min(len(list), MaxIncidents)] {
 		s.gauge(s.incidentSince, float64(in.GetSince().AsTime().UnixMilli())/1000, in.GetId(), in.GetState().String(), in.GetSeverity().String(),

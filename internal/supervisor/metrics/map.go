@@ -34,6 +34,8 @@ const (
 	// MaxLinks bounds the named link ends: FAILED ones first, then SICK. A dead node has up to twelve, its own and
 	// its neighbours'.
 	MaxLinks = 2000
+	// MaxGivenUp bounds the named halves that their recovery daemons have given up, in the order of the nodes.
+	MaxGivenUp = 500
 )
 
 // tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height. This size
@@ -53,6 +55,7 @@ type Collector struct {
 	nodeState, componentState, linkState      *prometheus.Desc
 	nodeInfo, linkInfo, leftOut, size, groups *prometheus.Desc
 	groupNodes, incidents, incidentSince      *prometheus.Desc
+	halfGivenUp                               *prometheus.Desc
 }
 
 // NewCollector returns a collector of the map that get returns; false means none, on a replica that does not lead.
@@ -69,8 +72,9 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 			"platform"),
 		watchdogs: desc("watchdog_nodes",
 			"Nodes by the hardware watchdog that they state, as committed: self-fencing, armed, disarmed, or none.", "watchdog"),
-		stopped: desc("stopped_nodes", "Nodes that announced a clean stop and are not back yet, as committed."),
-		links:   desc("links", "Link ends by state, as committed: a link has two.", "state"),
+		stopped: desc("stopped_nodes", "UNKNOWN nodes that announced a clean stop and are not back yet, as committed. A node that was SICK "+
+			"when it stopped stays SICK and does not count."),
+		links: desc("links", "Link ends by state, as committed: a link has two.", "state"),
 		components: desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.",
 			"component", "state"),
 		nodeState: desc("node_state", "1 for the state of each node that is not NORMAL.", "node", "state"),
@@ -78,6 +82,8 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 			"component", "state"),
 		linkState: desc("link_state", "1 for the state of each link end that is SICK or FAILED, in its node's view.", "node", "dir",
 			"peer", "state"),
+		halfGivenUp: desc("half_given_up", "1 for each FAILED half that its recovery daemon has given up, in nodes that are SICK. The "+
+			"node's other half reports it, but not if that half has another kernel (platform dpu).", "node", "half"),
 		nodeInfo: desc("node_info", "A node's place in the torus, its rack, and its place in a drawing: planes of constant z one above the "+
 			"other, y growing downwards; in a cluster of more than 1000 nodes only for nodes in lofamo_node_state.", "node", "x", "y", "z",
 			"rack", "map_x", "map_y"),
@@ -99,7 +105,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.nodes, c.platforms, c.watchdogs, c.stopped, c.links, c.components, c.nodeState, c.componentState, c.linkState,
 		c.nodeInfo, c.linkInfo, c.leftOut, c.size,
-		c.groups, c.groupNodes, c.incidents, c.incidentSince,
+		c.groups, c.groupNodes, c.incidents, c.incidentSince, c.halfGivenUp,
 	} {
 		ch <- d
 	}
@@ -116,6 +122,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s.namedNodes()
 	s.namedComponents()
 	s.namedLinks()
+	s.givenUp()
 	s.describedLinks()
 	s.standing(c.list())
 }
@@ -147,7 +154,7 @@ func (s *scrape) counts() {
 	s.gauge(s.groups, float64(len(s.m.Groups)))
 	s.placements()
 	stopped := 0
-	for rank := range s.m.NotNormal() {
+	for rank := range s.m.In(fault.Unknown) {
 		if s.m.Stop(rank).Reason != 0 {
 			stopped++
 		}
@@ -287,6 +294,29 @@ func (s *scrape) namedLinks() {
 		}
 		return []string{string(s.m.ID(rank)), dir.String(), s.peer(rank, dir)}, true
 	})
+}
+
+// givenUp exports the halves that their recovery daemons have given up. A node that is FAILED or UNKNOWN has a graver fault.
+func (s *scrape) givenUp() {
+	told, out := 0, 0
+	for rank := range s.m.In(fault.Sick) {
+		given := s.m.GivenUp(rank)
+		if given == ([2]bool{}) {
+			continue
+		}
+		for c, st := range s.m.Faulty(rank) {
+			switch {
+			case st != fault.Failed || c != fault.ComponentHost && c != fault.ComponentDNP:
+			case c == fault.ComponentHost && !given[0] || c == fault.ComponentDNP && !given[1]:
+			case told == MaxGivenUp:
+				out++
+			default:
+				told++
+				s.gauge(s.halfGivenUp, 1, string(s.m.ID(rank)), c.String())
+			}
+		}
+	}
+	s.gauge(s.leftOut, float64(out), "lofamo_half_given_up")
 }
 
 // peer returns the node at the other end of a link; empty: unknown.

@@ -148,6 +148,7 @@ func TestLargeMapExportsBoundedSeries(t *testing.T) {
 	want := []string{
 		"lofamo_nodes{state=FAILED} 1000", "lofamo_nodes{state=NORMAL} 93000", "lofamo_nodes{state=SICK} 6000", "lofamo_nodes{state=UNKNOWN} 0",
 		"lofamo_map_series_left_out{metric=lofamo_component_state} 1000", "lofamo_map_series_left_out{metric=lofamo_link_info} 300000",
+		"lofamo_map_series_left_out{metric=lofamo_half_given_up} 0",
 		"lofamo_map_series_left_out{metric=lofamo_incident_since_timestamp_seconds} 0",
 		"lofamo_map_series_left_out{metric=lofamo_link_state} 10000", "lofamo_map_series_left_out{metric=lofamo_node_info} 99000",
 		"lofamo_map_series_left_out{metric=lofamo_node_state} 6000",
@@ -160,6 +161,57 @@ func TestLargeMapExportsBoundedSeries(t *testing.T) {
 		if !strings.HasSuffix(line, "state=FAILED} 1") {
 			t.Errorf("%s is named, and nodes that FAILED are left out", line)
 		}
+	}
+}
+
+// TestStoppedNodesCountOnlyUnknownNodes: LofamoAgentsNotHeard subtracts the stopped nodes from the UNKNOWN nodes. A node that was SICK when
+// it stopped stays SICK. If it counted, it would hide a silent node.
+func TestStoppedNodesCountOnlyUnknownNodes(t *testing.T) {
+	dims := grid.Dims{X: 3, Y: 1, Z: 1}
+	b := torus(t, dims)
+	set(b, dims, 0, fault.Unknown, nil) // silent
+	stop := awareness.Stop{Reason: fault.StopShutdown, Since: time.Unix(1000, 0), Until: time.Unix(1600, 0)}
+	b.Set(view.Entry{Status: awareness.NodeStatus{ID: "n1-0-0", Coord: dims.At(1), State: fault.Sick, Cause: fault.CauseMemory, Stop: stop}})
+	b.Set(view.Entry{Status: awareness.NodeStatus{ID: "n2-0-0", Coord: dims.At(2), State: fault.Unknown, Stop: stop}})
+	got := lines(gather(t, b), "lofamo_stopped_nodes", "lofamo_nodes")
+	want := []string{"lofamo_nodes{state=FAILED} 0", "lofamo_nodes{state=NORMAL} 0", "lofamo_nodes{state=SICK} 1",
+		"lofamo_nodes{state=UNKNOWN} 2", "lofamo_stopped_nodes{} 1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q: want %q", got, want)
+	}
+}
+
+// TestHalvesThatAreGivenUpAreExported: FAILED halves that their daemons have given up are named up to a bound, except in nodes with a
+// graver fault.
+func TestHalvesThatAreGivenUpAreExported(t *testing.T) {
+	dims := grid.Dims{X: MaxGivenUp + 20, Y: 1, Z: 1}
+	give := func(b *view.Builder, rank int, state fault.State, c fault.Component, is fault.State, given [2]bool) {
+		id := fault.NodeID(fmt.Sprintf("n%d-0-0", rank))
+		b.Set(view.Entry{Status: awareness.NodeStatus{ID: id, Coord: dims.At(rank), State: state,
+			Components: []awareness.ComponentStatus{{Component: c, State: is}}}, GivenUp: given})
+	}
+	host, dnp := [2]bool{true, false}, [2]bool{false, true}
+	b := torus(t, dims)
+	give(b, 0, fault.Sick, fault.ComponentHost, fault.Failed, host)
+	give(b, 1, fault.Sick, fault.ComponentDNP, fault.Failed, dnp)
+	give(b, 2, fault.Sick, fault.ComponentHost, fault.Failed, [2]bool{}) // its daemon restarts it
+	give(b, 3, fault.Failed, fault.ComponentHost, fault.Failed, host)    // the whole node died later
+	give(b, 4, fault.Unknown, fault.ComponentHost, fault.Unknown, host)  // the node is silent
+	give(b, 5, fault.Sick, fault.ComponentHost, fault.Sick, host)        // it is back, and its record on the way
+	give(b, 6, fault.Sick, fault.ComponentDNPCore, fault.Failed, dnp)    // no half
+	give(b, 7, fault.Sick, fault.ComponentHost, fault.Failed, dnp)       // of the other half
+	got := lines(gather(t, b), "lofamo_half_given_up")
+	want := []string{"lofamo_half_given_up{half=dnp,node=n1-0-0} 1", "lofamo_half_given_up{half=host,node=n0-0-0} 1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q: want %q", got, want)
+	}
+	for rank := range MaxGivenUp + 10 {
+		give(b, rank, fault.Sick, fault.ComponentHost, fault.Failed, host)
+	}
+	all := gather(t, b)
+	left := "lofamo_map_series_left_out{metric=lofamo_half_given_up} 10"
+	if n := len(lines(all, "lofamo_half_given_up")); n != MaxGivenUp || !slices.Contains(all, left) {
+		t.Errorf("%d series: want %d, and %s", n, MaxGivenUp, left)
 	}
 }
 
@@ -253,5 +305,50 @@ func TestOpenIncidentsAreExported(t *testing.T) {
 	named := lines(gather(t, torus(t, dims), many...), "lofamo_incident_since_timestamp_seconds")
 	if n := len(named); n != MaxIncidents || slices.ContainsFunc(named, func(s string) bool { return strings.Contains(s, "WARNING") }) {
 		t.Errorf("%d of %d incidents have series: want the %d CRITICAL ones", n, len(many), MaxIncidents)
+	}
+}
+
+// TestNewIncidentPrecedesOldAcknowledgedOnes: old CRITICAL incidents that operators have acknowledged could take all series. A new incident
+// precedes them: no alert fires without a series. A group fault stands for many nodes, so it precedes all others.
+func TestNewIncidentPrecedesOldAcknowledgedOnes(t *testing.T) {
+	weeks := time.Unix(1_700_000_000, 0)
+	critical, warning := lofamov1.IncidentSeverity_CRITICAL, lofamov1.IncidentSeverity_WARNING
+	incident := func(id string, severity lofamov1.IncidentSeverity, at time.Time, ack *lofamov1.Acknowledgement) *lofamov1.Incident {
+		return &lofamov1.Incident{Id: id, State: lofamov1.IncidentState_OPEN, Severity: severity, Node: "n-" + id, Component: "node",
+			Since: timestamppb.New(at), Acknowledgement: ack}
+	}
+	group := func(in *lofamov1.Incident) *lofamov1.Incident {
+		in.Node, in.Component, in.Group = "", groupComponent, "label/rack="+in.GetId()
+		return in
+	}
+	by, outdated := &lofamov1.Acknowledgement{By: "operator/ann"}, &lofamov1.Acknowledgement{By: "operator/ann", Outdated: true}
+	newest := weeks.Add(21 * 24 * time.Hour)
+	for _, tt := range []struct {
+		name string
+		ack  *lofamov1.Acknowledgement // of the old ones
+		new  *lofamov1.Incident
+		want bool
+	}{
+		{"a rack beside acknowledged nodes", by, group(incident("new", critical, newest, nil)), true},
+		{"a rack beside other nodes", nil, group(incident("new", critical, newest, nil)), true},
+		{"an acknowledged rack beside other nodes", nil, group(incident("new", critical, newest, by)), true},
+		{"a node beside acknowledged nodes", by, incident("new", critical, newest, nil), true},
+		{"an escalated node beside acknowledged nodes", by, incident("new", critical, newest, outdated), true},
+		{"a node beside other nodes", nil, incident("new", critical, newest, nil), false},
+		{"a node beside escalated nodes", outdated, incident("new", critical, newest, nil), false},
+		{"a warning of a rack beside acknowledged nodes", by, group(incident("new", warning, newest, nil)), false},
+	} {
+		all := []*lofamov1.Incident{tt.new}
+		for i := range MaxIncidents {
+			all = append(all, incident(fmt.Sprintf("old%05d", i), critical, weeks.Add(time.Duration(i)*time.Second), tt.ack))
+		}
+		exported := gather(t, torus(t, grid.Dims{X: 3, Y: 1, Z: 1}), all...)
+		got := slices.ContainsFunc(lines(exported, "lofamo_incident_since_timestamp_seconds"), func(l string) bool {
+			return strings.Contains(l, "incident=new,")
+		})
+		left := "lofamo_map_series_left_out{metric=lofamo_incident_since_timestamp_seconds} 1"
+		if got != tt.want || !slices.Contains(exported, left) {
+			t.Errorf("%s: exported %t: want %t, and %s", tt.name, got, tt.want, left)
+		}
 	}
 }

@@ -148,6 +148,9 @@ func (m Map) Watchdog(rank int) *lofamov1.HardwareWatchdog {
 	return nil
 }
 
+// GivenUp reports for the host half and the DNP half of the node of a rank whether its recovery daemon has given it up.
+func (m Map) GivenUp(rank int) [2]bool { return m.packed(rank).givenUp() }
+
 // State returns the state of the node of a rank.
 func (m Map) State(rank int) fault.State { return m.packed(rank).state }
 

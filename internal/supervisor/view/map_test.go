@@ -62,7 +62,7 @@ func TestMapTakesOnlyItsNodes(t *testing.T) {
 
 func TestMapKeepsEverythingButSignsOfLife(t *testing.T) {
 	b := NewBuilder(torus(grid.Dims{X: 2, Y: 2, Z: 1}), now)
-	want := Entry{Status: sample(), Revision: 5}
+	want := Entry{Status: sample(), Revision: 5, GivenUp: [2]bool{true, false}}
 	b.Set(want)
 	got, _ := b.Map(5).Find("n1-0-0")
 	want.Status.Life, want.Status.RegistersAt, want.Status.Registers = time.Time{}, time.Time{}, fault.Registers{}

@@ -33,6 +33,8 @@ const (
 	flagInferred
 	flagUnreachable
 	flagFlapping // of a component
+	flagHostGivenUp
+	flagDNPGivenUp
 )
 
 func flag(f flags, on bool) flags {
@@ -91,7 +93,8 @@ func (b *Builder) pack(e Entry) *packed {
 	p := &packed{
 		id: st.ID, revision: e.Revision, since: nanos(st.Since), hostEpoch: st.HostEpoch, dnpEpoch: st.DNPEpoch, platform: st.Platform,
 		state: st.State, cause: st.Cause, rule: b.rules.number(st.Rule),
-		flags: flag(flagSingle, st.SingleWitness) | flag(flagInferred, st.Inferred) | flag(flagUnreachable, st.Unreachable),
+		flags: flag(flagSingle, st.SingleWitness) | flag(flagInferred, st.Inferred) | flag(flagUnreachable, st.Unreachable) |
+			flag(flagHostGivenUp, e.GivenUp[0]) | flag(flagDNPGivenUp, e.GivenUp[1]),
 	}
 	var x extra
 	for i := range st.Components {
@@ -118,7 +121,7 @@ func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 		Inferred: p.flags&flagInferred != 0, Unreachable: p.flags&flagUnreachable != 0, Rule: rules[p.rule],
 		Since: fromNanos(p.since), HostEpoch: p.hostEpoch, DNPEpoch: p.dnpEpoch, Platform: p.platform,
 	}
-	e := Entry{Status: st, Revision: p.revision}
+	e := Entry{Status: st, Revision: p.revision, GivenUp: p.givenUp()}
 	if p.extra != nil {
 		e.Status.Restart, e.Status.Stop, e.Faults = p.extra.restart, p.extra.stop, p.extra.faults
 		e.Watchdog, e.Kernels = p.extra.watchdog, p.extra.kernels
@@ -143,6 +146,11 @@ func (p *packed) unpackComponents(rules []string) []awareness.ComponentStatus {
 		}
 	}
 	return out
+}
+
+// givenUp returns Entry.GivenUp.
+func (p *packed) givenUp() [2]bool {
+	return [2]bool{p.flags&flagHostGivenUp != 0, p.flags&flagDNPGivenUp != 0}
 }
 
 func (p *packed) evidence(c fault.Component) []awareness.EvidenceStatus {

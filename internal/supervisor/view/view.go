@@ -34,6 +34,8 @@ type Entry struct {
 	Health [2]Health
 	// Watchdog is the host half's newest statement on the machine's hardware watchdog, as committed; nil: none. It is immutable.
 	Watchdog *lofamov1.HardwareWatchdog
+	// GivenUp reports for the host half and the DNP half whether its recovery daemon has given it up, as committed.
+	GivenUp [2]bool
 	// Kernels are the committed verdicts on the kernels under the host half and the DNP half, if these are FAILED.
 	Kernels [2]awareness.KernelVerdict
 }
@@ -282,7 +284,13 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		st.Components = append(st.Components, cs)
 	}
 	return Entry{Status: st, Revision: n.GetRevision(), Faults: faultEvidence(n, st), Watchdog: n.GetHostHealth().GetHardwareWatchdog(),
+		GivenUp: [2]bool{givenUp(n.GetHostHealth()), givenUp(n.GetDnpHealth())},
 		Kernels: [2]awareness.KernelVerdict{kernel(n.GetHostKernel()), kernel(n.GetDnpKernel())}}, nil
+}
+
+// givenUp reports whether the recovery daemon has given up the half of a stored health.
+func givenUp(h *lofamov1.HalfHealth) bool {
+	return h.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP
 }
 
 // storeWiring adds where a node's links lead to its stored form.

@@ -245,6 +245,8 @@ var constants = []constant{
 		"pkg/response/record.go", "bootTime = 15 * time.Minute\n"},
 	{"docs/runbooks/LofamoNodeFailed.md", "With more than 500 incidents",
 		"internal/supervisor/metrics/incidents.go", "MaxIncidents = 500\n"},
+	{"docs/runbooks/LofamoIncidentsLeftOut.md", "more than 500 incidents",
+		"internal/supervisor/metrics/incidents.go", "MaxIncidents = 500\n"},
 	{"docs/runbooks/LofamoCertificateEnds.md", "Halves check the files every second, supervisors every ten seconds",
 		"internal/agent/half/trust.go", "renewEvery = time.Second\n"},
 	{"docs/runbooks/LofamoCertificateEnds.md", "Halves check the files every second, supervisors every ten seconds",

@@ -1,10 +1,12 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -14,6 +16,9 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
+
+// incidentsChunk is the number of incidents in one page of a list after a watch that cannot resume.
+const incidentsChunk = 500
 
 // ListIncidents returns one page of incidents, the newest first.
 func (c *Client) ListIncidents(ctx context.Context, req *lofamov1.ListIncidentsRequest) (*lofamov1.ListIncidentsResponse, error) {
@@ -60,12 +65,18 @@ func (c *Client) AcknowledgeIncident(ctx context.Context, id, note string) (*lof
 // Each call gets the newest form of an incident; forms in between may be left out (WatchIncidentsResponse.skipped). If a
 // supervisor fails, the watch resumes at another one, also at a parent of regions: the client then drops the incidents that
 // the caller knows already. An incident that a parent forgets meanwhile is not named as gone. It fails with a *NoAnswerError
-// only if none answers at the start. It fails with ErrCompacted, and the gRPC code OutOfRange, if the supervisors' store was replaced by
-// one with an older revision: watch again with AfterRevision 0, and forget the incidents that do not come again.
+// only if none answers at the start.
+//
+// If an incident has changed during an outage and is no longer kept, the client lists the incidents. Then each gets those that changed,
+// and the ids of the known ones that are no longer kept, as gone. The client knows the caller's incidents only if the watch began with
+// AfterRevision 0. Otherwise the watch fails with ErrCompacted, and the gRPC code OutOfRange. It also does so if the supervisors'
+// store was replaced by one with an older revision. Watch again with AfterRevision 0 then, and forget the incidents that do not come
+// again.
 func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
 	each func(*lofamov1.WatchIncidentsResponse) error) error {
 	req = proto.CloneOf(req)
 	begun, known := false, knownIncidents{states: req.GetStates(), revisions: make(map[string]uint64)}
+	whole := req.GetAfterRevision() == 0 // known has all incidents that the caller knows
 	for rounds := 0; ; rounds++ {
 		err := c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 			stream, err := lofamov1.NewFaultSupervisorClient(conn).WatchIncidents(ctx, req)
@@ -78,6 +89,8 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 				if resp.GetRevision() == 0 { // of a parent
 					known.update(resp)
 					req.States = nil // a restarted watch also shows incidents that have left them
+				} else if whole {
+					known.note(resp)
 				}
 				if err := each(resp); err != nil {
 					return finalError{err}
@@ -88,6 +101,9 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 		})
 		var final finalError
 		var none *NoAnswerError
+		if whole && begun && status.Code(err) == codes.OutOfRange && !errors.As(err, &final) {
+			err = c.listAgain(ctx, req, err, &known, each)
+		}
 		switch {
 		case errors.As(err, &final):
 			if errors.Is(final.err, ErrStop) {
@@ -98,6 +114,7 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 			return ctx.Err()
 		case status.Code(err) == codes.OutOfRange:
 			return compactedError{fmt.Sprintf("watch incidents after revision %d: %s", req.GetAfterRevision(), reason(err)), err}
+		case err == nil:
 		case !begun, !errors.As(err, &none) && !errors.Is(err, io.EOF) && status.Code(err) != codes.Canceled && !otherMayAnswer(err):
 			return err
 		}
@@ -107,8 +124,32 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 	}
 }
 
-// knownIncidents are the incidents that the caller of a watch at a parent of regions knows. A parent has no revision to resume
-// after, and sends all incidents again.
+// listAgain lists the incidents when supervisors refuse to resume a watch. It gives the caller those that changed, and the ids of the known
+// ones that are no longer kept, as gone. The watch goes on after the list. listAgain returns the refusal if the store was replaced.
+func (c *Client) listAgain(ctx context.Context, req *lofamov1.WatchIncidentsRequest, refusal error, known *knownIncidents,
+	each func(*lofamov1.WatchIncidentsResponse) error) error {
+	list, err := c.AllIncidents(ctx, &lofamov1.ListIncidentsRequest{Node: req.GetNode()}, incidentsChunk)
+	switch {
+	case err != nil:
+		return err
+	case list.GetStale(): // an incident that the list lacks may be one that it does not have yet
+		return status.Error(codes.Unavailable, "the list of incidents is stale")
+	case list.GetRevision() < req.GetAfterRevision():
+		return refusal
+	}
+	resp := &lofamov1.WatchIncidentsResponse{Incidents: list.GetIncidents(), Revision: list.GetRevision()}
+	resp.Gone = known.without(resp.GetIncidents())
+	slices.SortFunc(resp.Incidents, func(a, b *lofamov1.Incident) int { return cmp.Compare(a.GetRevision(), b.GetRevision()) })
+	known.update(resp)
+	if err := each(resp); err != nil {
+		return finalError{err}
+	}
+	req.AfterRevision = resp.GetRevision()
+	return nil
+}
+
+// knownIncidents are the incidents that the caller of a watch knows. A parent of regions has no revision to resume after, and sends all
+// incidents again.
 type knownIncidents struct {
 	states    []lofamov1.IncidentState // those that the caller wants; empty: all
 	revisions map[string]uint64        // of the incidents in these states, by id
@@ -129,4 +170,18 @@ func (k *knownIncidents) update(resp *lofamov1.WatchIncidentsResponse) {
 	for _, id := range resp.GetGone() {
 		delete(k.revisions, id)
 	}
+}
+
+// note records the incidents of a response.
+func (k *knownIncidents) note(resp *lofamov1.WatchIncidentsResponse) {
+	k.update(&lofamov1.WatchIncidentsResponse{Incidents: slices.Clone(resp.GetIncidents()), Gone: resp.GetGone()})
+}
+
+// without returns the ids of the known incidents that a list lacks.
+func (k *knownIncidents) without(list []*lofamov1.Incident) []string {
+	gone := maps.Clone(k.revisions)
+	for _, in := range list {
+		delete(gone, in.GetId())
+	}
+	return slices.Sorted(maps.Keys(gone))
 }

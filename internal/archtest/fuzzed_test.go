@@ -178,6 +178,8 @@ var fuzzed = map[string]string{
 	"internal/supervisor/store.decodeSupervisors":    "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.lastReport":           "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.mapUpdate":            "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.trimmedIn":            "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.trimmedOf":            "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.strictJSON":           "internal/supervisor/store FuzzDecodeRecord",
 	"internal/supervisor/web.openUsed":               "internal/supervisor/web FuzzUsedFile",
 	"internal/supervisor/web.body":                   "none: two texts of a login, bounded to 64 KiB; pki.OpenWeb reads their content",

@@ -100,7 +100,7 @@ func TestBrowser(t *testing.T) {
 // TestBrowserModel tests the page's model of the supervisors' data.
 func TestBrowserModel(t *testing.T) {
 	node, _ := browser(t)
-	cmd := exec.CommandContext(t.Context(), node, "--test", "test/model.mjs")
+	cmd := exec.CommandContext(t.Context(), node, "--test", "test/model.mjs", "test/timeline.mjs")
 	cmd.Dir = filepath.Join("..", "..", "web")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -3,7 +3,7 @@
 export type State = 0 | 1 | 2 | 3 | 4
 export const UNKNOWN = 1, NORMAL = 2, SICK = 3, FAILED = 4
 export const stateNames = ['', 'UNKNOWN', 'NORMAL', 'SICK', 'FAILED'] as const
-export const causeNames = ['', '', 'SENSOR', 'PERIPHERAL', 'MEMORY', 'LINK', 'SERVICE_NETWORK', 'DNP', 'HOST', 'NODE'] as const
+export const causeNames = ['', '', 'SENSOR', 'PERIPHERAL', 'MEMORY', 'LINK', 'SERVICE_NETWORK', 'DNP', 'HOST', 'NODE', 'BUS'] as const
 export const directions = ['X+', 'X-', 'Y+', 'Y-', 'Z+', 'Z-'] as const
 export const MAINTENANCE = 1, WARNING = 2, INFERRED = 4, UNREACHABLE = 8
 
@@ -142,7 +142,7 @@ export class Model {
     const out = new Model(m.dims, names, undefined, new Set(m.empty ?? []))
     for (let r = 0; r < out.nodes.length; r++) {
       out.nodes[r] = letter[m.states[r]] ?? 0
-      out.causes[r] = Number(m.causes[r])
+      out.causes[r] = parseInt(m.causes[r], 16)
       out.flags[r] = parseInt(m.flags[r], 16)
       for (const d of m.directions) {
         if (!out.empty.has(r) && out.neighbour(r, d) !== r) out.links[6 * r + d] = NORMAL

@@ -14,6 +14,7 @@ export class Timeline {
   private readonly slider = h('input', { type: 'range', min: 0, max: 1, step: 'any', value: 1, 'aria-label': 'Time of the map that is shown', oninput: () => this.moved(), onkeydown: (e: KeyboardEvent) => this.key(e) }) // milliseconds since 1970
   private readonly when = h('div', { class: 'when' })
   private live: Model | undefined
+  private known = 0 // the revision of the newest event at the last catchUp
   private from = 0
   private to = 0
 
@@ -23,17 +24,21 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement!)
   }
 
-  /** load reads the stored events. The stream may have sent newer changes meanwhile. */
+  /** load reads the newest stored events. It forgets those from before the last catchUp, since events after them may be missing. The stream may have sent newer changes meanwhile. */
   async load(): Promise<void> {
+    this.events = this.events.filter((c) => (c.rev ?? 0) > this.known)
     this.events = merged(this.events, (await api.events(keep)).events)
     this.refresh()
   }
 
-  /** catchUp reads the missed events up to a revision: the stream continues from a map that was read again. */
+  /** catchUp reads the missed events up to a revision: the stream continues from a map that was read again. If an answer leaves a gap after the known events, or its store is older than they are, it loads the newest ones instead. */
   async catchUp(revision: number): Promise<void> {
-    const last = this.events.at(-1)?.rev ?? 0
+    const last = this.known = this.events.at(-1)?.rev ?? 0
     if (!last) return this.load()
-    if (last < revision) this.events = merged(this.events, (await api.events(keep, last)).events)
+    if (last === revision) return
+    const page = await (last < revision ? api.events(keep, last) : api.events(1))
+    if (last > page.revision || (page.oldest ?? 0) > last + 1 || (last < revision && page.more)) return this.load()
+    if (last < revision) this.events = merged(this.events, page.events)
   }
 
   /** add takes changes that the stream tells. */

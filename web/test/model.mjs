@@ -8,7 +8,7 @@ const load = (name) => {
   const source = ts.transpileModule(readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
   return import('data:text/javascript,' + encodeURIComponent(source.outputText))
 }
-const { Model, badCables, boxes, cableWords, causeWords, course, deathWords, doingWords, ends, groupWords, incidentWords, merged, namedNodes, past, pastGroups, plain, planeOffer, step, worstFirst, worstPartsFirst } = await load('model')
+const { Model, badCables, boxes, cableWords, causeNames, causeWords, course, deathWords, doingWords, ends, groupWords, incidentWords, merged, namedNodes, past, pastGroups, plain, planeOffer, step, worstFirst, worstPartsFirst } = await load('model')
 const { most, placed } = await load('labels')
 const { Pace } = await load('pace')
 
@@ -37,6 +37,11 @@ test('a link leads past empty places to the next node', () => {
   assert.deepEqual(badCables(m).map((c) => cableWords(m, c)), ['n0-0-0 X+ n2-0-0'])
   assert.equal(m.clone().neighbour(0, 0), 2)
   assert.equal(past(m, [], 0).neighbour(0, 0), 2)
+})
+
+test('the map has the cause of each node', () => {
+  const m = Model.of({ dims: [3, 1, 1], states: 'NSF', causes: '1a9', flags: '000', names: {}, directions: [0, 1], links: [], masked: [] })
+  assert.deepEqual([...m.causes].map((c) => causeNames[c]), ['', 'BUS', 'NODE'])
 })
 
 test('the timeline ends now, however short it is', () => {

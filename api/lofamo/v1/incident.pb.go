@@ -1134,7 +1134,7 @@ func (x *GetIncidentRequest) GetId() string {
 type WatchIncidentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Send first each incident that has changed after this revision; 0: all that are kept and pass the filter. To resume,
-	// give the revision of the last response, at any replica.
+	// give the revision of the last response, at any replica. OUT_OF_RANGE if such an incident is no longer kept.
 	AfterRevision uint64 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"`
 	// Conditions as in ListIncidentsRequest. When a sent incident leaves these states, it is sent one more time.
 	// After a resume the server does not know the client's incidents, so it sends each incident outside these states once.
@@ -1200,7 +1200,8 @@ type WatchIncidentsResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Incidents []*Incident            `protobuf:"bytes,1,rep,name=incidents,proto3" json:"incidents,omitempty"` // in order of their revisions; empty in a bookmark
 	Revision  uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`  // resume after it; 0 at a parent of regions, where every watch starts from the beginning
-	Gone      []string               `protobuf:"bytes,3,rep,name=gone,proto3" json:"gone,omitempty"`           // ids of sent incidents that are no longer kept
+	// ids of sent incidents that are no longer kept; after a resume, only of those that were kept until then
+	Gone []string `protobuf:"bytes,3,rep,name=gone,proto3" json:"gone,omitempty"`
 	// Versions that this watch left out so far because the client read too slowly; their incidents follow in a later form.
 	Skipped       uint64 `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	unknownFields protoimpl.UnknownFields

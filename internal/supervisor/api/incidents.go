@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -241,8 +242,7 @@ func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
 	s.cfg.Metrics.Watchers.Inc()
 	defer s.cfg.Metrics.Watchers.Dec()
 	w := incidentWatch{keep: keep, after: req.GetAfterRevision(), sent: make(map[string]uint64)}
-	resuming := req.GetAfterRevision() > 0
-	if resuming {
+	if w.resuming = req.GetAfterRevision() > 0; w.resuming {
 		w.left = make(map[string]bool)
 		if w.of, err = s.incidentFilter(nil, req.GetNode()); err != nil {
 			return err
@@ -250,11 +250,10 @@ func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
 	}
 	for {
 		v := s.cfg.IncidentFeed.View()
-		if resuming && v.Ready {
-			w.resume(v.Incidents)
-			resuming = false
-		}
 		if v.Ready {
+			if err := w.resume(v); err != nil {
+				return err
+			}
 			resp := s.nextIncidents(&w, v, func(id string) bool { return s.cfg.IncidentFeed.Of(id) != nil })
 			if err := sendIncidents(resp, stream.Send); err != nil {
 				return err
@@ -303,19 +302,31 @@ type incidentWatch struct {
 	skipped uint64
 	begun   bool
 
+	resuming bool // the client resumes, and no view has reached its revision yet
+
 	// A client that resumes may know incidents that sent does not contain, so that each that is outside the filter is sent
 	// once. left holds those that the client knows to be outside; nil: the client does not resume.
 	left map[string]bool
 	of   func(*lofamov1.Incident) bool // the part of keep that does not depend on the state
 }
 
-// resume notes which incidents a client knows that resumes: those that have not changed since.
-func (w *incidentWatch) resume(all []*store.StoredIncident) {
-	for _, in := range all {
+// resume notes which incidents a client knows that resumes: those that have not changed since. It repeats that with each view until the
+// copy has reached the client's revision. It refuses the client if an incident has changed since and is no longer kept.
+func (w *incidentWatch) resume(v store.IncidentView) error {
+	if !w.resuming {
+		return nil
+	}
+	if w.after < v.Trimmed {
+		return expired(fmt.Sprintf("after_revision: given %d: want at least %d, the last change of an incident that is no longer kept", w.after,
+			v.Trimmed), listAgain)
+	}
+	for _, in := range v.Incidents {
 		if in.GetRevision() <= w.after && w.keep(in.Incident) {
 			w.sent[in.GetId()] = in.GetVersion()
 		}
 	}
+	w.resuming = v.Revision < w.after
+	return nil
 }
 
 // next returns the response for the incidents that changed, or nil if there is nothing to send.

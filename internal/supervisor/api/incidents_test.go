@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -96,11 +97,13 @@ func TestResumedIncidentWatchGetsClosings(t *testing.T) {
 		return []*store.StoredIncident{incident(id, node, revision, lofamov1.IncidentState_CLOSED)}
 	}
 	kept := func(string) bool { return true }
-	w := incidentWatch{keep: open, of: of, after: 5, left: make(map[string]bool), sent: make(map[string]uint64)}
-	w.resume([]*store.StoredIncident{
+	w := incidentWatch{keep: open, of: of, after: 5, resuming: true, left: make(map[string]bool), sent: make(map[string]uint64)}
+	if err := w.resume(store.IncidentView{Ready: true, Revision: 8, Trimmed: 5, Incidents: []*store.StoredIncident{
 		incident("late", "n1", 5, lofamov1.IncidentState_OPEN), incident("gone", "n1", 3, lofamov1.IncidentState_OPEN),
 		incident("old", "n1", 3, lofamov1.IncidentState_CLOSED), incident("meanwhile", "n1", 7, lofamov1.IncidentState_CLOSED),
-	})
+	}}); err != nil {
+		t.Fatal(err)
+	}
 	for _, step := range []struct {
 		what string
 		list []*store.StoredIncident
@@ -125,6 +128,42 @@ func TestResumedIncidentWatchGetsClosings(t *testing.T) {
 	fresh := incidentWatch{keep: open, sent: make(map[string]uint64)}
 	if resp := fresh.next(closed("meanwhile", "n1", 7), 9, kept); len(resp.GetIncidents()) > 0 {
 		t.Errorf("a client that does not resume: %v: want no closing", resp)
+	}
+}
+
+// TestResumedIncidentWatchRefusesMissedEnds: an incident closed while the client was away, and is no longer kept. The watch cannot send it,
+// so it tells the client to list again. A copy that is behind the client learns of the bound later.
+func TestResumedIncidentWatchRefusesMissedEnds(t *testing.T) {
+	view := func(revision, trimmed uint64) store.IncidentView {
+		return store.IncidentView{Ready: true, Revision: revision, Trimmed: trimmed}
+	}
+	for _, tc := range []struct {
+		what  string
+		after uint64
+		views []store.IncidentView
+		code  codes.Code
+	}{
+		{"no incident was trimmed", 5, []store.IncidentView{view(40, 0)}, codes.OK},
+		{"the client knows the end", 7, []store.IncidentView{view(40, 7)}, codes.OK},
+		{"the client misses the end", 5, []store.IncidentView{view(40, 7)}, codes.OutOfRange},
+		{"a copy behind the client", 50, []store.IncidentView{view(40, 7), view(49, 7), view(61, 60)}, codes.OutOfRange},
+		{"trimmed after the copy caught up", 50, []store.IncidentView{view(40, 7), view(50, 7), view(61, 60)}, codes.OK},
+		{"a client that does not resume", 0, []store.IncidentView{view(40, 7)}, codes.OK},
+	} {
+		all := func(*lofamov1.Incident) bool { return true }
+		w := incidentWatch{keep: all, of: all, after: tc.after, resuming: tc.after > 0, sent: make(map[string]uint64)}
+		var err error
+		for _, v := range tc.views {
+			if err = w.resume(v); err == nil {
+				w.next(nil, v.Revision, func(string) bool { return true })
+			}
+		}
+		if status.Code(err) != tc.code {
+			t.Errorf("%s: %v: want %v", tc.what, err, tc.code)
+		}
+		if err != nil && (infoOf(t, err).GetReason() != reasonExpired || !strings.Contains(err.Error(), "want at least")) {
+			t.Errorf("%s: %v: want the reason %s, and the bound", tc.what, err, reasonExpired)
+		}
 	}
 }
 

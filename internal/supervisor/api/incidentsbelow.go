@@ -1,9 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +25,7 @@ import (
 // Bounds of a parent's requests for its regions' incidents.
 const (
 	regionIncidentsTime  = time.Second            // for one region
+	regionListTime       = 10 * time.Second       // for all incidents of one region, after a watch that cannot resume
 	regionIncidentsNext  = 250 * time.Millisecond // until the next supervisor of a region is asked as well
 	maxRegionIncidents   = 1000                   // of one region
 	regionIncidentsPage  = 500
@@ -78,7 +81,7 @@ func (s *Server) listBelow(ctx context.Context, req *lofamov1.ListIncidentsReque
 			answers[i], _ = askRegion(ctx, s.cfg.RegionClients(region), func(ctx context.Context,
 				c lofamov1.FaultSupervisorClient) (*lofamov1.ListIncidentsResponse, error) {
 				return listRegion(ctx, c, &lofamov1.ListIncidentsRequest{States: req.GetStates(), Since: req.GetSince(), Node: node,
-					Limit: regionIncidentsPage})
+					Limit: regionIncidentsPage}, maxRegionIncidents)
 			})
 		})
 	}
@@ -138,20 +141,23 @@ func askRegion[T any](ctx context.Context, clients []lofamov1.FaultSupervisorCli
 	return none, status.Error(codes.Unavailable, "no supervisor answers")
 }
 
-// listRegion reads the pages of one supervisor.
-func listRegion(ctx context.Context, c lofamov1.FaultSupervisorClient,
-	req *lofamov1.ListIncidentsRequest) (*lofamov1.ListIncidentsResponse, error) {
+// listRegion reads the pages of one supervisor: at most limit incidents, and the revision of the first page.
+func listRegion(ctx context.Context, c lofamov1.FaultSupervisorClient, req *lofamov1.ListIncidentsRequest,
+	limit int) (*lofamov1.ListIncidentsResponse, error) {
 	out := &lofamov1.ListIncidentsResponse{}
 	for {
 		resp, err := c.ListIncidents(ctx, req)
 		if err != nil {
 			return nil, err
 		}
-		out.Incidents, out.Stale = append(out.Incidents, resp.GetIncidents()...), out.GetStale() || resp.GetStale()
-		if len(out.GetIncidents()) > maxRegionIncidents {
-			out.Incidents = out.GetIncidents()[:maxRegionIncidents]
+		if req.GetContinue() == "" {
+			out.Revision = resp.GetRevision()
 		}
-		if req.Continue = resp.GetContinue(); req.GetContinue() == "" || len(out.GetIncidents()) == maxRegionIncidents {
+		out.Incidents, out.Stale = append(out.Incidents, resp.GetIncidents()...), out.GetStale() || resp.GetStale()
+		if len(out.GetIncidents()) > limit {
+			out.Incidents = out.GetIncidents()[:limit]
+		}
+		if req.Continue = resp.GetContinue(); req.GetContinue() == "" || len(out.GetIncidents()) == limit {
 			return out, nil
 		}
 	}
@@ -215,10 +221,9 @@ func (s *Server) watchBelow(req *lofamov1.WatchIncidentsRequest, stream grpc.Ser
 	defer cancel()
 	for _, region := range regions {
 		wg.Go(func() {
-			after, sent := uint64(0), make(map[string]bool)
+			r, after := &regionStream{region, req.GetStates(), make(map[string]bool), out}, uint64(0)
 			for ctx.Err() == nil {
-				ask := &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: node, AfterRevision: after}
-				after = s.watchRegion(ctx, region, ask, sent, out)
+				after = s.watchRegion(ctx, r, &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: node, AfterRevision: after})
 				select {
 				case <-ctx.Done():
 				case <-time.After(regionIncidentsRetry):
@@ -243,12 +248,49 @@ func (s *Server) watchBelow(req *lofamov1.WatchIncidentsRequest, stream grpc.Ser
 	}
 }
 
-// watchRegion passes on the watch of one supervisor of a region until it breaks off, and returns the revision to resume from. sent
-// holds the ids of the incidents that the client knows and that pass the filter. If the region's store was replaced, these are gone.
-func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.WatchIncidentsRequest, sent map[string]bool,
-	out chan<- *lofamov1.WatchIncidentsResponse) (after uint64) {
+// regionStream is a client's watch of one region, across the supervisors that it asks.
+type regionStream struct {
+	region string
+	states []lofamov1.IncidentState // those that the client wants; empty: all
+	sent   map[string]bool          // the ids of the incidents that the client knows and that are in these states
+	out    chan<- *lofamov1.WatchIncidentsResponse
+}
+
+// wants reports whether an incident is in the states that the client wants.
+func (r *regionStream) wants(in *lofamov1.Incident) bool {
+	return len(r.states) == 0 || slices.Contains(r.states, in.GetState())
+}
+
+// pass passes on a response of the region, unless it is a bookmark.
+func (r *regionStream) pass(ctx context.Context, resp *lofamov1.WatchIncidentsResponse) error {
+	resp.Revision = 0
+	for _, in := range resp.GetIncidents() {
+		if ofRegion(r.region, in); r.wants(in) {
+			r.sent[in.GetId()] = true
+		} else {
+			delete(r.sent, in.GetId())
+		}
+	}
+	for i := range resp.GetGone() {
+		resp.Gone[i] = r.region + "/" + resp.Gone[i]
+		delete(r.sent, resp.Gone[i])
+	}
+	if len(resp.GetIncidents())+len(resp.GetGone()) == 0 {
+		return nil
+	}
+	select {
+	case r.out <- resp:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// watchRegion passes on the watch of one supervisor of a region until it breaks off, and returns the revision to resume from. If the
+// region cannot resume, watchRegion lists its incidents.
+func (s *Server) watchRegion(ctx context.Context, r *regionStream, req *lofamov1.WatchIncidentsRequest) (after uint64) {
 	after = req.GetAfterRevision()
-	for _, c := range s.cfg.RegionClients(region) {
+	for _, c := range s.cfg.RegionClients(r.region) {
 		in, err := c.WatchIncidents(ctx, req)
 		for err == nil {
 			var resp *lofamov1.WatchIncidentsResponse
@@ -256,42 +298,46 @@ func (s *Server) watchRegion(ctx context.Context, region string, req *lofamov1.W
 				break
 			}
 			after = max(after, resp.GetRevision())
-			resp.Revision = 0
-			for _, in := range resp.GetIncidents() {
-				ofRegion(region, in)
-				if len(req.GetStates()) == 0 || slices.Contains(req.GetStates(), in.GetState()) {
-					sent[in.GetId()] = true
-				} else {
-					delete(sent, in.GetId())
-				}
-			}
-			for i := range resp.GetGone() {
-				resp.Gone[i] = region + "/" + resp.Gone[i]
-				delete(sent, resp.Gone[i])
-			}
-			if len(resp.GetIncidents())+len(resp.GetGone()) == 0 {
-				continue
-			}
-			select {
-			case out <- resp:
-			case <-ctx.Done():
-				return after
-			}
+			err = r.pass(ctx, resp)
 		}
-		if status.Code(err) == codes.OutOfRange { // a new store, whose revisions began again
-			if len(sent) == 0 {
-				return 0
+		if status.Code(err) == codes.OutOfRange {
+			if revision, err := r.list(ctx, c, req.GetNode(), after); err == nil {
+				return revision
 			}
-			select {
-			case out <- &lofamov1.WatchIncidentsResponse{Gone: slices.Sorted(maps.Keys(sent))}:
-				clear(sent)
-			case <-ctx.Done():
-			}
-			return 0
-		}
-		if after > req.GetAfterRevision() {
+		} else if after > req.GetAfterRevision() {
 			return after
 		}
 	}
 	return after
+}
+
+// list passes on the incidents of a supervisor that the client wants or knows. It names the known ones that the region no longer keeps,
+// and returns the revision to resume from. If the list is older than a revision, the region's store was replaced: then all known ones
+// are gone, and the watch begins again.
+func (r *regionStream) list(ctx context.Context, c lofamov1.FaultSupervisorClient, node string, after uint64) (uint64, error) {
+	bounded, cancel := context.WithTimeout(ctx, regionListTime)
+	defer cancel()
+	all, err := listRegion(bounded, c, &lofamov1.ListIncidentsRequest{Node: node, Limit: regionIncidentsPage}, math.MaxInt)
+	switch {
+	case err != nil:
+		return 0, err
+	case all.GetStale():
+		return 0, fmt.Errorf("incidents of region %s: the list is stale", r.region)
+	}
+	gone, resp := maps.Clone(r.sent), &lofamov1.WatchIncidentsResponse{}
+	if all.GetRevision() < after {
+		all = nil
+	}
+	for _, in := range all.GetIncidents() {
+		id := r.region + "/" + in.GetId()
+		delete(gone, id)
+		if r.wants(in) || r.sent[id] {
+			resp.Incidents = append(resp.Incidents, in)
+		}
+	}
+	slices.SortFunc(resp.Incidents, func(a, b *lofamov1.Incident) int { return cmp.Compare(a.GetRevision(), b.GetRevision()) })
+	for _, id := range slices.Sorted(maps.Keys(gone)) {
+		resp.Gone = append(resp.Gone, strings.TrimPrefix(id, r.region+"/"))
+	}
+	return all.GetRevision(), sendIncidents(resp, func(resp *lofamov1.WatchIncidentsResponse) error { return r.pass(ctx, resp) })
 }

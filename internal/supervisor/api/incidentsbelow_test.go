@@ -13,8 +13,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// regionWatch is a supervisor of a region: its watches of incidents send the configured answers. The first one ends as at a store
-// that was replaced; the second one stays.
+// regionWatch is a supervisor of a region: its watches of incidents send the configured answers. The first ones, up to the number of
+// refusals, end with a refusal; the last one stays.
 type regionWatch struct {
 	lofamov1.FaultSupervisorClient
 	grpc.ServerStreamingClient[lofamov1.WatchIncidentsResponse]
@@ -22,6 +22,19 @@ type regionWatch struct {
 	ctx     context.Context
 	asked   []uint64 // the revision of each watch
 	answers [][]*lofamov1.WatchIncidentsResponse
+	lists   []*lofamov1.ListIncidentsResponse // the pages of successive lists
+
+	refusals int
+}
+
+func (r *regionWatch) ListIncidents(_ context.Context, req *lofamov1.ListIncidentsRequest,
+	_ ...grpc.CallOption) (*lofamov1.ListIncidentsResponse, error) {
+	if len(req.GetStates()) > 0 || req.GetNode() != "" {
+		return nil, status.Error(codes.InvalidArgument, "want a list of all incidents")
+	}
+	page := r.lists[0]
+	r.lists = r.lists[1:]
+	return page, nil
 }
 
 func (r *regionWatch) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
@@ -32,10 +45,11 @@ func (r *regionWatch) WatchIncidents(ctx context.Context, req *lofamov1.WatchInc
 }
 
 func (r *regionWatch) Recv() (*lofamov1.WatchIncidentsResponse, error) {
-	n := len(r.asked) - 1
-	if len(r.answers[n]) == 0 {
-		if n == 0 {
-			return nil, status.Error(codes.OutOfRange, "a later revision than the store's")
+	n := min(len(r.asked)-1, len(r.answers)-1)
+	refuses := len(r.asked) <= r.refusals
+	if len(r.answers[n]) == 0 || refuses && len(r.asked) > 1 {
+		if refuses {
+			return nil, status.Error(codes.OutOfRange, "list again")
 		}
 		<-r.ctx.Done()
 		return nil, r.ctx.Err()
@@ -133,7 +147,7 @@ func TestIncidentsOfReplacedStoreAreGone(t *testing.T) {
 				{Revision: 8, Incidents: []*lofamov1.Incident{in("c", closed)}, Gone: []string{"d"}},
 			},
 			{{Revision: 2, Incidents: []*lofamov1.Incident{in("a", open)}}},
-		}}
+		}, lists: []*lofamov1.ListIncidentsResponse{{Revision: 2, Incidents: []*lofamov1.Incident{in("a", open)}}}, refusals: 1}
 		s := &Server{cfg: Config{
 			RegionSupervisors: map[string][]string{"west": {"10.0.0.1:1"}},
 			RegionClients:     func(string) []lofamov1.FaultSupervisorClient { return []lofamov1.FaultSupervisorClient{region} },
@@ -153,6 +167,52 @@ func TestIncidentsOfReplacedStoreAreGone(t *testing.T) {
 		}
 		if last := stream.sent[4].GetIncidents(); len(last) != 1 || last[0].GetId() != "west/a" {
 			t.Errorf("of the new store: %v", last)
+		}
+	})
+}
+
+// TestParentListsIncidentsOfRegionThatCannotResume: an incident of a region closes while the parent is away, and the region no longer keeps
+// it. The parent names it as gone, and sends the present forms of the others, also of one that has left the filter. The watch
+// resumes after the list.
+func TestParentListsIncidentsOfRegionThatCannotResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := func(id string, revision uint64, state lofamov1.IncidentState) *lofamov1.Incident {
+			return &lofamov1.Incident{Id: id, Revision: revision, State: state}
+		}
+		const open, closed = lofamov1.IncidentState_OPEN, lofamov1.IncidentState_CLOSED
+		region := &regionWatch{
+			answers: [][]*lofamov1.WatchIncidentsResponse{
+				{{Revision: 7, Incidents: []*lofamov1.Incident{in("a", 3, open), in("b", 4, open), in("c", 5, open)}}},
+				{{Revision: 60, Incidents: []*lofamov1.Incident{in("a", 60, open)}}},
+			},
+			lists: []*lofamov1.ListIncidentsResponse{
+				{Revision: 30, Stale: true}, // of a supervisor without a quorum
+				{Revision: 40, Incidents: []*lofamov1.Incident{in("d", 35, open), in("b", 30, closed)}, Continue: "more"},
+				{Revision: 41, Incidents: []*lofamov1.Incident{in("e", 20, closed), in("a", 3, open)}},
+			},
+			refusals: 2,
+		}
+		s := &Server{cfg: Config{
+			RegionSupervisors: map[string][]string{"west": {"10.0.0.1:1"}},
+			RegionClients:     func(string) []lofamov1.FaultSupervisorClient { return []lofamov1.FaultSupervisorClient{region} },
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 4*regionIncidentsRetry)
+		defer cancel()
+		stream := &parentStream{ctx: ctx}
+		if err := s.watchBelow(&lofamov1.WatchIncidentsRequest{States: []lofamov1.IncidentState{open}}, stream); status.Code(err) !=
+			codes.DeadlineExceeded {
+			t.Fatal(err)
+		}
+		if !slices.Equal(region.asked, []uint64{0, 7, 40}) || len(stream.sent) != 4 {
+			t.Fatalf("watches after the revisions %v: sent %v", region.asked, stream.sent)
+		}
+		var got []string
+		for _, in := range stream.sent[2].GetIncidents() {
+			got = append(got, in.GetId()+" "+in.GetState().String())
+		}
+		if list := stream.sent[2]; !slices.Equal(got, []string{"west/a OPEN", "west/b CLOSED", "west/d OPEN"}) ||
+			!slices.Equal(list.GetGone(), []string{"west/c"}) || list.GetRevision() != 0 {
+			t.Errorf("after the refusal: %v: want a, b and d, c gone, and no revision", list)
 		}
 	})
 }

@@ -23,7 +23,7 @@ var loadedPrefixes = [loadedKinds]string{keyMeta, keyHead, keyNodes, keyInbox, k
 var otherPrefixes = []string{
 	keyEvents, keySupervisors, keyPeers, keyPolicyCurrent, keyPolicyFormer, OrderedKey, keyLastDiagnosis, keyLastProcedure, keyIdentity,
 	keyResponseHead, keyResponseAudit, keyResponseRecords, keyIncidentNotes, keyIncidentResponses,
-	keyTokens, keyPolicyRuns,
+	keyTokens, keyPolicyRuns, keyIncidentsTrimmed,
 }
 
 func marshalled(f *testing.F, m proto.Message) []byte {
@@ -77,6 +77,7 @@ func FuzzStoreValues(f *testing.F) {
 	add(keyIncidentResponses+"k3f9-aaaaaaaa", marshalled(f, &lofamov1.Incident{ResponseCount: 1, Responses: []*lofamov1.IncidentResponse{
 		{Id: "r7-1", Node: "n0", Component: "node", State: lofamov1.ResponseState_RESPONSE_DONE},
 	}}))
+	add(keyIncidentsTrimmed, jsonOf(f, trimmedIncidents{Revision: 4}))
 	add(keyMasks+"x", marshalled(f, &lofamov1.LinkMask{}))
 	add(eventKey(7), marshalled(f, &lofamov1.Event{Reason: "x"}))
 	add(keySupervisors+"s0", marshalled(f, &lofamov1.Supervisor{Id: "s0"}))
@@ -152,6 +153,9 @@ func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 	var incidents IncidentSet
 	err = incidents.put(kv)
 	named(t, err, key)
+	if bound, raised := trimmedIn([]*mvccpb.KeyValue{kv}); bound > 5 || raised && key == keyIncidentsTrimmed || incidents.trimmed > 5 {
+		t.Fatalf("%q: the bound of trimmed incidents is %d, or %d after a deletion", key, incidents.trimmed, bound)
+	}
 	_, err = decodePolicy("p", kv)
 	named(t, err, key)
 	if got := decodePolicies([]*mvccpb.KeyValue{kv}); len(got) != 1 {

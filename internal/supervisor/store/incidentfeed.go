@@ -32,6 +32,7 @@ type IncidentFeed struct {
 type IncidentView struct {
 	Ready     bool              // false: the feed has not read the store yet
 	Revision  uint64            // of the store
+	Trimmed   uint64            // every incident that is no longer kept has changed up to this revision only; 0: unknown
 	Incidents []*StoredIncident // in order of their revisions, then of their ids; read-only
 	Changed   <-chan struct{}   // closed by the next change
 }
@@ -97,7 +98,7 @@ func (f *IncidentFeed) View() IncidentView {
 		f.view = IncidentView{Ready: true, Incidents: f.set.All(), Changed: f.changed}
 		slices.SortFunc(f.view.Incidents, byRevision)
 	}
-	f.view.Revision = f.set.Revision
+	f.view.Revision, f.view.Trimmed = f.set.Revision, f.set.trimmed
 	return f.view
 }
 
@@ -109,7 +110,7 @@ func (f *IncidentFeed) Standing() IncidentView {
 	if !v.Ready {
 		return v
 	}
-	v.Revision = f.set.Revision
+	v.Revision, v.Trimmed = f.set.Revision, f.set.trimmed
 	for _, in := range f.set.of {
 		if in.GetState() != lofamov1.IncidentState_CLOSED {
 			v.Incidents = append(v.Incidents, in)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -17,7 +18,8 @@ const (
 	keyAllIncidents      = Prefix + "incidents/"
 	keyIncidents         = keyAllIncidents + "records/"
 	keyIncidentNotes     = keyAllIncidents + "notes/"
-	keyIncidentResponses = keyAllIncidents + "responses/" // supervisors of earlier versions ignore these
+	keyIncidentResponses = keyAllIncidents + "responses/" // supervisors of earlier versions ignore these, and the next key
+	keyIncidentsTrimmed  = keyAllIncidents + "trimmed"
 )
 
 // IncidentKeys returns the keys of an incident's record, notes and responses.
@@ -42,6 +44,74 @@ type StoredIncident struct {
 
 // revisions are those of an incident's keys; 0: there is no such key.
 type revisions struct{ recordRev, notesRev, responsesRev uint64 }
+
+// trimmedIncidents bounds the changes of the incidents that are no longer kept.
+type trimmedIncidents struct {
+	// Revision is that of the last change; 0: the transaction that stored the bound made it.
+	Revision uint64 `json:"revision,omitempty"`
+}
+
+// trimmedOf returns the bound in a key. The bound of a damaged key is the revision of the key, which no bound exceeds.
+func trimmedOf(kv *mvccpb.KeyValue) uint64 {
+	var t trimmedIncidents
+	if written := uint64(kv.ModRevision); json.Unmarshal(kv.Value, &t) != nil || t.Revision == 0 || t.Revision > written {
+		return written
+	}
+	return t.Revision
+}
+
+// trimmedBy returns the write of the bound that a transaction with these deletions has to store; false: the bound stays. If the incidents
+// cannot be read, the bound is the transaction itself. Clients that resume from an earlier revision then list the incidents again.
+func (s *Etcd) trimmedBy(ctx context.Context, deletes []string) (KV, bool) {
+	var opts []clientv3.OpOption
+	if s.SoleCopy() {
+		opts = append(opts, clientv3.WithSerializable())
+	}
+	ops := []clientv3.Op{clientv3.OpGet(keyIncidentsTrimmed, opts...)}
+	for _, key := range deletes {
+		if id, ok := strings.CutPrefix(key, keyIncidents); ok {
+			record, notes, responses := IncidentKeys(id)
+			ops = append(ops, clientv3.OpGet(record, opts...), clientv3.OpGet(notes, opts...), clientv3.OpGet(responses, opts...))
+		}
+	}
+	if len(ops) == 1 {
+		return KV{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	var bound uint64
+	if resp, err := s.c.Txn(ctx).Then(ops...).Commit(); err == nil {
+		var kvs []*mvccpb.KeyValue
+		for _, r := range resp.Responses {
+			kvs = append(kvs, r.GetResponseRange().GetKvs()...)
+		}
+		var raised bool
+		if bound, raised = trimmedIn(kvs); !raised {
+			return KV{}, false
+		}
+	}
+	value, err := json.Marshal(trimmedIncidents{bound})
+	return KV{keyIncidentsTrimmed, value}, err == nil
+}
+
+// trimmedIn returns the bound once some incidents are deleted, and whether it is higher than the stored one. kvs are the keys of these
+// incidents, and that of the stored bound. The new bound is 0, the transaction itself, if the end of an incident was never stored.
+func trimmedIn(kvs []*mvccpb.KeyValue) (bound uint64, raised bool) {
+	var last, stored uint64
+	for _, kv := range kvs {
+		if string(kv.Key) == keyIncidentsTrimmed {
+			stored = trimmedOf(kv)
+			continue
+		}
+		last = max(last, uint64(kv.ModRevision))
+		in := new(lofamov1.Incident)
+		if kind, _ := incidentOf(string(kv.Key)); kind == keyIncidents &&
+			(proto.Unmarshal(kv.Value, in) != nil || in.GetState() != lofamov1.IncidentState_CLOSED) {
+			return 0, true
+		}
+	}
+	return last, last > stored
+}
 
 // Noted returns the write that replaces an incident's acknowledgement and notes. It fails with ErrConflict if the incident
 // has changed since it was read.
@@ -148,6 +218,7 @@ type IncidentChange struct {
 // IncidentSet is a set of incidents as of a revision. Its zero value is empty.
 type IncidentSet struct {
 	Revision uint64
+	trimmed  uint64 // the bound of trimmedIncidents
 	of       map[string]*StoredIncident
 	// Notes and responses may be stored before or after the record, by key order.
 	beside map[string]*besideIncident
@@ -230,6 +301,9 @@ func (s *IncidentSet) put(kv *mvccpb.KeyValue) error {
 		s.of, s.beside = make(map[string]*StoredIncident), make(map[string]*besideIncident)
 	}
 	kind, id := incidentOf(string(kv.Key))
+	if string(kv.Key) == keyIncidentsTrimmed {
+		s.trimmed = trimmedOf(kv)
+	}
 	if kind == "" {
 		return nil
 	}

@@ -21,6 +21,7 @@
 //	/lofamo/v1/incidents/records/<id>   an Incident without acknowledgement and notes, protobuf: only the leader's engine writes it
 //	/lofamo/v1/incidents/notes/<id>     an Incident with nothing but acknowledgement and notes, protobuf: people write it
 //	/lofamo/v1/incidents/responses/<id> an Incident with nothing but responses, protobuf: the leader's responder writes it
+//	/lofamo/v1/incidents/trimmed        the bound of the incidents that are no longer kept: JSON of trimmedIncidents
 //	/lofamo/v1/topology/head            the topology's sizes, domain labels and generation, JSON of topologyHead
 //	/lofamo/v1/topology/nodes/<20 digits>/<id>  a TopologyNode of a generation, protobuf
 //	/lofamo/v1/maintenance/<id>         a Maintenance, protobuf

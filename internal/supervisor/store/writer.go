@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -59,11 +60,11 @@ func (snap Snapshot) Foreign(meta Meta) error {
 // between the parts, the next one recovers the rest from evidence, because reports are marked as accepted last.
 func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
 	w.lookAtAge(ctx, time.Now())
-	// Besides the batch itself: head, meta, and the trimming of events.
+	// Besides the batch itself: head, meta, the trimming of events, and the bound of trimmed incidents.
 	var rev uint64
 	parts := []Batch{b}
 	if len(b.Guards) == 0 {
-		parts = split(b, w.s.opts.MaxOps-3)
+		parts = split(b, w.s.opts.MaxOps-4)
 	}
 	for _, part := range parts {
 		r, err := w.commit(ctx, part)
@@ -140,6 +141,9 @@ func split(b Batch, limit int) []Batch {
 
 // commit writes one transaction, and reads the result of attempts without an answer from the head.
 func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
+	if bound, raised := w.s.trimmedBy(ctx, b.Deletes); raised {
+		b.Puts = append(slices.Clip(b.Puts), bound)
+	}
 	next, ops, err := w.ops(b)
 	if err != nil {
 		return 0, err

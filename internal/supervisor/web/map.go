@@ -23,7 +23,7 @@ type wholeMap struct {
 	Revision uint64 `json:"revision"` // changes after it make it newer
 	Dims     [3]int `json:"dims"`
 	States   string `json:"states"` // U N S F, as states begin; '.': no node is there
-	Causes   string `json:"causes"` // the digit of lofamov1.Cause
+	Causes   string `json:"causes"` // one hexadecimal digit of lofamov1.Cause
 	Flags    string `json:"flags"`  // one hexadecimal digit: 1 maintenance, 2 warning, 4 inferred, 8 unreachable
 	// Empty are the places of the torus that have no node, by rank.
 	Empty []int `json:"empty,omitempty"`
@@ -164,7 +164,7 @@ func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksRespons
 		if err != nil {
 			return nil, err
 		}
-		states[at], causes[at], flags[at] = node.GetState().String()[0], '0'+byte(node.GetCause()), "0123456789abcdef"[flagsOf(node)]
+		states[at], causes[at], flags[at] = node.GetState().String()[0], digitOf(int(node.GetCause())), digitOf(flagsOf(node))
 		if c := dims.At(at); node.GetId() != string(fault.DefaultNodeID(c)) {
 			m.Names[strconv.Itoa(at)] = node.GetId()
 		}
@@ -210,6 +210,15 @@ func fill(n int, c byte) []byte {
 		b[i] = c
 	}
 	return b
+}
+
+// digitOf returns the hexadecimal digit of a number; '0' for a larger one, such as a cause of a later version.
+func digitOf(n int) byte {
+	const digits = "0123456789abcdef"
+	if n < 0 || n >= len(digits) {
+		return '0'
+	}
+	return digits[n]
 }
 
 func rankOf(dims grid.Dims, coord string) (int, error) {

@@ -6,7 +6,12 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -97,5 +102,35 @@ func TestMapOmitsLinksOfNodeThatJoined(t *testing.T) {
 	links := []linkEnd{{at, grid.XMinus.Index(), int(lofamov1.State_SICK), int(lofamov1.Cause_LINK)}}
 	if masked := []linkEnd{{at, grid.XPlus.Index()}}; m.Revision != 7 || !slices.Equal(m.Links, links) || !slices.Equal(m.Masked, masked) {
 		t.Errorf("%+v: want revision 7, links %v, masks %v", m, links, masked)
+	}
+}
+
+// TestPageHasDigitAndNameOfEveryCause: the map sends each cause as a digit, which the page reads as an index of its names.
+func TestPageHasDigitAndNameOfEveryCause(t *testing.T) {
+	model, err := os.ReadFile(filepath.Join("..", "..", "..", "web", "src", "model.ts"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile(`causeNames = \[(.*)\] as const`).FindSubmatch(model)
+	if list == nil {
+		t.Fatal("model.ts has no causeNames")
+	}
+	names := strings.Split(string(list[1]), ", ")
+	for number, name := range lofamov1.Cause_name {
+		m, err := compact(&lofamov1.ListNodesResponse{Cluster: &lofamov1.ClusterInfo{Dims: "1x1x1"}, Nodes: []*lofamov1.Node{
+			{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK, Cause: lofamov1.Cause(number)},
+		}}, &lofamov1.ListLinksResponse{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := strconv.ParseInt(m.Causes, 16, 0); err != nil || got != int64(number) {
+			t.Errorf("cause %s is sent as %q: want the digit of %d", name, m.Causes, number)
+		}
+		if number <= int32(lofamov1.Cause_NONE) {
+			name = ""
+		}
+		if int(number) >= len(names) || names[number] != "'"+name+"'" {
+			t.Errorf("causeNames in model.ts has %d names: want %q at %d", len(names), name, number)
+		}
 	}
 }

@@ -227,8 +227,12 @@ func (b Bundle) Install(root string, uid, gid int, want Config) (err error) {
 		}
 		return b.add(&files, etc, p, uid, gid)
 	})
-	if err == nil && !keeps {
+	switch {
+	case err != nil:
+	case !keeps:
 		err = b.add(&files, etc, b.configuration(), uid, gid)
+	case want == ConfigKeep:
+		err = b.remark(&files, root)
 	}
 	if err != nil {
 		return err

@@ -98,7 +98,8 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	}
 	cfg := inv.supervisor(l, i, p.Etc)
 	pairs := []string{"supervisor"}
-	if exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)) {
+	// A replica that admits nodes needs an issuer: a missing one is a missing file, for which an upgrade waits.
+	if inv.enrols() || exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)) {
 		cfg.Renewal, pairs = inv.renewal(p.Etc), append(pairs, "issuer")
 	}
 	if p.SecondPair || exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", ecdsaPair+".key")) {

@@ -2,6 +2,8 @@ package inventory
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -116,6 +118,33 @@ func TestPlaceListensOnHealthAddress(t *testing.T) {
 		if left, _ := os.ReadDir(etc); err != nil && len(left) > 0 {
 			t.Errorf("asked at %v: refused, and wrote %v", tc.host, left)
 		}
+	}
+}
+
+// TestPlaceWithEnrolmentWantsIssuer: a supervisor that admits nodes beside those of the inventory needs the issuer. Keys from before that
+// setting lack it: the place command waits for a missing file.
+func TestPlaceWithEnrolmentWantsIssuer(t *testing.T) {
+	d, inv := made(t)
+	yes := true
+	inv.Enrolment = &yes
+	keys := t.TempDir()
+	if err := os.CopyFS(keys, os.DirFS(d.file("supervisors", "s1"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(keys, "pki", issuerKey)), os.Remove(filepath.Join(keys, "pki", issuerCert))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inv.PlaceSupervisor(0, Placement{Keys: keys, Etc: t.TempDir()}); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), "issuer.pem") {
+		t.Errorf("without the issuer: %v: want it named as missing", err)
+	}
+	etc := t.TempDir()
+	if _, err := inv.PlaceSupervisor(0, Placement{Keys: d.file("supervisors", "s1"), Etc: etc}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.ReadSupervisor(filepath.Join(etc, supervisorFile), nil)
+	if err != nil || cfg.Enrolment.Listen != "10.0.0.101:7944" || cfg.Renewal.Key != filepath.Join(etc, "pki", issuerKey) {
+		t.Errorf("enrolment %q, renewal %q, %v: want both", cfg.Enrolment.Listen, cfg.Renewal.Key, err)
 	}
 }
 

@@ -206,6 +206,27 @@ true
 {{- if or .Values.supervisors.kubernetes.faults .Values.supervisors.kubernetes.policies }}true{{ end -}}
 {{- end }}
 
+{{/* Refuses ports of supervisors.config that differ from the inventory's: probes, Services and other members use those. Gossip and the page
+are optional. */}}
+{{- define "lofamo.checkPorts" -}}
+{{- $ports := fromYaml (include "lofamo.ports" .) -}}
+{{- $c := .Values.supervisors.config | default dict -}}
+{{- $given := dict -}}
+{{- range $key, $port := dict "http" "http" "grpc" "grpc" "report" "report" "gossipListen" "gossip" -}}
+  {{- $_ := set $given $key (list (index $c $key) $port) -}}
+{{- end -}}
+{{- range $key, $port := dict "web" "web" "enrolment" "enrolment" -}}
+  {{- with index $c $key }}{{ if kindIs "map" . }}{{ $_ := set $given (printf "%s.listen" $key) (list (index . "listen") $port) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- range $key, $pair := $given -}}
+  {{- $at := index $pair 0 -}}{{- $name := index $pair 1 -}}
+  {{- $without := and (eq (toString $at) "") (or (has $name (list "gossip" "web")) (and (eq $name "enrolment") (not (include "lofamo.admits" $)))) -}}
+  {{- if not (or (kindIs "invalid" $at) $without (eq (regexReplaceAll "^.*:" (toString $at) "") (index $ports $name | toString))) -}}
+    {{- fail (printf "supervisors.config.%s: given %s: want port %v, which ports.%s of the inventory (or automatic.ports) changes for all members" $key (toString $at | default "nothing") (index $ports $name) $name) -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The overrides of the configuration made from the inventory. */}}
 {{- define "lofamo.supervisorSettings" -}}
 {{- $s := dict "dataDir" "/var/lib/lofamo/supervisor/store" -}}
@@ -229,6 +250,7 @@ true
 {{- if .Values.executor.enabled -}}
   {{- $s = mergeOverwrite $s (dict "responses" (dict "executors" (dict "process" (dict "address" .Values.executor.address)))) -}}
 {{- end -}}
+{{- include "lofamo.checkPorts" . -}}
 {{- toYaml (mergeOverwrite $s (deepCopy .Values.supervisors.config)) -}}
 {{- end }}
 

@@ -560,6 +560,45 @@ func TestSupervisorPodHoldsItsOwnKeysOnly(t *testing.T) {
 	}
 }
 
+// TestPortsOfSupervisorsAreInventorys: probes, Services and other members use the ports of the inventory. So a supervisor must not have
+// other ones.
+func TestPortsOfSupervisorsAreInventorys(t *testing.T) {
+	t.Parallel()
+	ports := strings.Replace(admitting(t), "\nports:\n", "\nports:\n  http: 8080\n", 1)
+	if !strings.Contains(ports, "http: 8080") {
+		t.Fatal("the example has no ports")
+	}
+	for _, tc := range []struct{ inventory, value, want string }{
+		{"", "http=0.0.0.0:7947", ""},
+		{"", "http=0.0.0.0:8080", "supervisors.config.http: given 0.0.0.0:8080: want port 7947, which ports.http of the inventory"},
+		{"", "http=", "supervisors.config.http: given nothing: want port 7947"},
+		{ports, "http=0.0.0.0:8080", ""},
+		{ports, "http=0.0.0.0:7947", "supervisors.config.http: given 0.0.0.0:7947: want port 8080"},
+		{"", "grpc=[::]:7946", ""},
+		{"", "grpc=[::]:7947", "supervisors.config.grpc: given [::]:7947: want port 7946"},
+		{"", "report=10.0.0.101:1", "supervisors.config.report: given 10.0.0.101:1: want port 7945"},
+		{"", "gossipListen=10.0.0.101:1", "supervisors.config.gossipListen: given 10.0.0.101:1: want port 7948"},
+		{"", "gossipListen=", ""},
+		{"", "web.listen=0.0.0.0:7949", ""},
+		{"", "web.listen=0.0.0.0:443", "supervisors.config.web.listen: given 0.0.0.0:443: want port 7949"},
+		{"", "web.listen=", ""},
+		{"", "enrolment.listen=", ""},
+		{ports, "enrolment.forgetAfter=24h", ""},
+		{ports, "enrolment.listen=0.0.0.0:7944", ""},
+		{ports, "enrolment.listen=0.0.0.0:1", "supervisors.config.enrolment.listen: given 0.0.0.0:1: want port 7944"},
+		{ports, "enrolment.listen=", "supervisors.config.enrolment.listen: given nothing: want port 7944"},
+	} {
+		args := given(t)
+		if tc.inventory != "" {
+			args = enrolling(t, tc.inventory)
+		}
+		_, err := rendering(t, append(args, "--set-string", "supervisors.config."+tc.value)...)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v: want %q", tc.value, err, tc.want)
+		}
+	}
+}
+
 // TestSupervisorsThatAdmitNodesHaveIssuer: without an issuer a supervisor that listens for enrolments refuses its configuration.
 // Supervisors that admit none get no issuer.
 func TestSupervisorsThatAdmitNodesHaveIssuer(t *testing.T) {

@@ -1,7 +1,8 @@
 // Package durable replaces small files atomically and durably: the boot epochs, the channel mask, the peers and the acts of a
-// node, the ledger of an executor process.
+// node, the ledger of an executor process, and the files of bundles.
 //
-// It does not know their contents and detects no damage: readers check. Lock lets one process at a time write a file.
+// It does not know their contents and detects no damage: readers check. Batch replaces several files together. Lock lets one process at a
+// time write a file.
 package durable
 
 import (
@@ -69,24 +70,44 @@ func Load[T any](path, what string, most int, none T, decode func([]byte) (T, er
 // Whole writes a file that only its owner may read: see WriteFile.
 func Whole(path string, data []byte) error { return WriteFile(path, data, 0o600) }
 
+// newFile is the end of the name of a temporary file.
+const newFile = ".new"
+
 // WriteFile replaces the named file: it writes a temporary file beside it, syncs it to disk and renames it. It follows no link. At
 // every moment the file is the old or the new one; after an error it may be either.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
-	tmp := path + ".new"
+	if err := stage(path, data, mode, -1, -1); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.FileWritten)
+	if err := os.Rename(path+newFile, path); err != nil {
+		return errors.Join(err, os.Remove(path+newFile))
+	}
+	failpoint.Hit(failpoint.FileRenamed)
+	return syncDir(filepath.Dir(path))
+}
+
+// stage writes a temporary file beside the named one and syncs it to disk. It leaves none if it fails.
+func stage(path string, data []byte, mode os.FileMode, uid, gid int) error {
+	tmp := path + newFile
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
+	if uid >= 0 || gid >= 0 {
+		err = f.Chown(uid, gid)
+	}
+	if err == nil {
+		_, err = f.Write(data)
+	}
 	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
-	failpoint.Hit(failpoint.FileWritten)
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	failpoint.Hit(failpoint.FileRenamed)
-	dir, err := os.Open(filepath.Dir(path))
+	return nil
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

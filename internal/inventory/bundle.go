@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -434,19 +435,12 @@ func (d *Dir) copyCA(dir string) error {
 	return replace(filepath.Join(dir, caCert), all, 0o644)
 }
 
-// replace writes a file as a whole, unless it is as it should be.
+// replace writes a file as a whole and syncs it to disk, unless it is as it should be.
 func replace(path string, b []byte, mode fs.FileMode) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, b) {
 		return os.Chmod(path, mode)
 	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Chmod(tmp, mode), os.Rename(tmp, path)); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return nil
+	return durable.WriteFile(path, b, mode)
 }
 
 // Inventory returns the inventory of the last update.

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -201,8 +203,9 @@ func (b Bundle) Missing() ([]netip.Addr, error) {
 
 // Install writes the bundle where its configuration expects it, below root. It refuses to replace another member's
 // bundle. Other files stay, and so does the configuration if Keeps says so. Keys are readable by their owner only: uid
-// and gid, or the calling user where these are negative.
-func (b Bundle) Install(root string, uid, gid int, want Config) error {
+// and gid, or the calling user where these are negative. Until all new files are on the disk, the old ones stay: a key
+// alone would not belong to the old certificate. The configuration, which may name new files, is the last one.
+func (b Bundle) Install(root string, uid, gid int, want Config) (err error) {
 	etc := filepath.Join(root, b.etc)
 	if err := b.sameMember(etc); err != nil {
 		return err
@@ -211,35 +214,54 @@ func (b Bundle) Install(root string, uid, gid int, want Config) error {
 	if err != nil {
 		return err
 	}
-	return fs.WalkDir(os.DirFS(b.Dir), ".", func(p string, e fs.DirEntry, err error) error {
-		if err != nil {
+	var files durable.Batch
+	defer func() { err = errors.Join(err, files.Discard()) }()
+	err = fs.WalkDir(os.DirFS(b.Dir), ".", func(p string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
 			return err
-		}
-		to := filepath.Join(etc, p)
-		if keeps && p == b.configuration() {
+		case e.IsDir():
+			return readableDir(filepath.Join(etc, p))
+		case p == b.configuration():
 			return nil
 		}
-		if e.IsDir() {
-			return readableDir(to)
-		}
-		content, err := os.ReadFile(filepath.Join(b.Dir, p))
-		if err != nil {
-			return err
-		}
-		mode := fs.FileMode(0o644)
-		if strings.HasSuffix(p, ".key") {
-			mode = 0o600
-		}
-		if err := replace(to, content, mode); err != nil {
-			return fmt.Errorf("install %s: %w", to, err)
-		}
-		if mode == 0o600 && (uid >= 0 || gid >= 0) {
-			if err := os.Chown(to, uid, gid); err != nil {
-				return fmt.Errorf("install %s: %w", to, err)
-			}
-		}
-		return nil
+		return b.add(&files, etc, p, uid, gid)
 	})
+	switch {
+	case err != nil:
+	case !keeps:
+		err = b.add(&files, etc, b.configuration(), uid, gid)
+	case want == ConfigKeep:
+		err = b.remark(&files, root)
+	}
+	if err != nil {
+		return err
+	}
+	if err := files.Commit(); err != nil {
+		return fmt.Errorf("install in %s: %w", etc, err)
+	}
+	return nil
+}
+
+// add adds a file of the bundle to the new files, unless it is installed already. It sets the mode and owner of an installed one.
+func (b Bundle) add(files *durable.Batch, etc, name string, uid, gid int) error {
+	content, err := os.ReadFile(filepath.Join(b.Dir, name))
+	if err != nil {
+		return err
+	}
+	to, mode := filepath.Join(etc, name), fs.FileMode(0o600)
+	if !strings.HasSuffix(name, ".key") {
+		mode, uid, gid = 0o644, -1, -1
+	}
+	if old, readErr := os.ReadFile(to); readErr != nil || !bytes.Equal(old, content) {
+		err = files.Add(to, content, mode, uid, gid)
+	} else if err = os.Chmod(to, mode); err == nil && (uid >= 0 || gid >= 0) {
+		err = os.Chown(to, uid, gid)
+	}
+	if err != nil {
+		return fmt.Errorf("install %s: %w", to, err)
+	}
+	return nil
 }
 
 // readableDir makes a directory and its missing parents with mode 0755 under any umask: the service's user must enter them. It does not

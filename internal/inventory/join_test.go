@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // placed opens a bundle and installs it below root.
@@ -123,5 +125,70 @@ func TestListenerAtAllAddressesNeedsNone(t *testing.T) {
 		if missing, err := b.Missing(); err != nil || len(missing) != 0 {
 			t.Errorf("grpc %s: this machine lacks %s, %v: want none", all, missing, err)
 		}
+	}
+}
+
+// wantPairs checks that the certificates and keys of an installed bundle belong together.
+func wantPairs(t *testing.T, root, when string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		base := filepath.Join(root, Etc, "pki", name)
+		if _, err := pki.LoadSigner(base+".pem", base+".key"); err != nil {
+			t.Errorf("%s: the %s pair cannot be loaded: %v", when, name, err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(root, Etc, "*", "*.key.new"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range left {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			t.Errorf("%s: %s is left over", when, path)
+		}
+	}
+}
+
+// TestFailedJoinLeavesFormerBundle: a new key beside the former certificate would keep a running half from starting again.
+func TestFailedJoinLeavesFormerBundle(t *testing.T) {
+	d, inv := made(t)
+	root, bundle := t.TempDir(), d.file("nodes", "n0-0-0")
+	if err := placed(t, root, bundle); err != nil {
+		t.Fatal(err)
+	}
+	before := map[string][]byte{}
+	for _, name := range []string{agentFile, gossipFile, "pki/ca.pem", "pki/dnp.key", "pki/dnp.pem", "pki/host.key", "pki/host.pem"} {
+		before[name] = read(t, filepath.Join(root, Etc, name))
+	}
+	inv.Ports.AgentHTTP = 7150
+	if _, err := d.Update(inv, "n0-0-0"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Rotate(StepAdd, false); err != nil {
+		t.Fatal(err)
+	}
+	for name := range before {
+		inTheWay := filepath.Join(root, Etc, name+".new")
+		if err := os.Mkdir(inTheWay, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := placed(t, root, bundle); err == nil {
+			t.Errorf("%s cannot be written: want an error", name)
+		}
+		for other, b := range before {
+			if !bytes.Equal(b, read(t, filepath.Join(root, Etc, other))) {
+				t.Errorf("%s could not be written, and join replaced %s", name, other)
+			}
+		}
+		wantPairs(t, root, name+" cannot be written", "host", "dnp")
+		if err := os.Remove(inTheWay); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := placed(t, root, bundle); err != nil {
+		t.Fatal(err)
+	}
+	wantPairs(t, root, "at last", "host", "dnp")
+	if !bytes.Equal(read(t, filepath.Join(root, Etc, agentFile)), read(t, filepath.Join(bundle, agentFile))) {
+		t.Error("the configuration is not the bundle's")
 	}
 }

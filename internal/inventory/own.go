@@ -12,8 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // mark begins the first line of a bundle's configuration. The checksum after it shows whether the configuration was
@@ -21,8 +24,11 @@ import (
 const mark = "# Made by 'lofamoctl cluster', which keeps what is changed here; sha256 of what follows: "
 
 // marked is a configuration as bundles have it.
-func marked(text []byte) []byte {
-	return slices.Concat([]byte(mark+sum(text)+"\n"), text)
+func marked(text []byte) []byte { return changedFrom(text, text) }
+
+// changedFrom is a configuration that was changed from another one, with the other's mark.
+func changedFrom(made, text []byte) []byte {
+	return slices.Concat([]byte(mark+sum(made)+"\n"), text)
 }
 
 func sum(text []byte) string {
@@ -47,7 +53,8 @@ const (
 	// ConfigSafe keeps it if the bundle's is the one that it was changed from; otherwise both have changed, and Install
 	// fails.
 	ConfigSafe Config = ""
-	// ConfigKeep keeps it in any case.
+	// ConfigKeep keeps it in any case. Its mark then names the bundle's, so that it also stays at later joins, until the
+	// bundle's changes again.
 	ConfigKeep Config = "keep"
 	// ConfigReplace replaces it by the bundle's.
 	ConfigReplace Config = "replace"
@@ -95,6 +102,33 @@ func (b Bundle) Keeps(root string, want Config) (bool, error) {
 	return false, fmt.Errorf("%s was changed on this machine, and differs from the bundle's in %s: want --config "+
 		"keep, or --config replace, which loses the changes (put permanent settings into settings/%s of the operator's directory)", path,
 		strings.Join(keys, ", "), b.configuration())
+}
+
+// remark marks the configuration that Install keeps as changed from the bundle's. A link stays as it is.
+func (b Bundle) remark(files *durable.Batch, root string) error {
+	path := b.Configuration(root)
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	there, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	given, err := os.ReadFile(filepath.Join(b.Dir, b.configuration()))
+	if err != nil {
+		return err
+	}
+	_, kept := unmark(there)
+	_, made := unmark(given)
+	text, owner := changedFrom(made, kept), info.Sys().(*syscall.Stat_t)
+	if bytes.Equal(text, there) {
+		return nil
+	}
+	if err := files.Add(path, text, info.Mode().Perm(), int(owner.Uid), int(owner.Gid)); err != nil {
+		return fmt.Errorf("mark the kept configuration %s: %w", path, err)
+	}
+	return nil
 }
 
 // differ returns the keys in which two configurations differ, without their values, which may be secret.

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,7 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 	if err := os.WriteFile(path, own, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	_, ownText := unmark(own)
 	key := read(t, filepath.Join(root, Etc, "pki", "host.key"))
 	for _, step := range []Step{StepAdd, StepUse} {
 		if _, err := d.Rotate(step, false); err != nil {
@@ -63,7 +65,7 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 		!strings.Contains(err.Error(), "differs from the bundle's in http, preset: want --config keep") || !bytes.Equal(read(t, path), own) {
 		t.Errorf("changed on the machine and in the inventory: %v", err)
 	}
-	if err := joined(t, d, root, id, ConfigKeep); err != nil || !bytes.Equal(read(t, path), own) {
+	if err := joined(t, d, root, id, ConfigKeep); err != nil || !bytes.HasSuffix(read(t, path), append([]byte("\n"), ownText...)) {
 		t.Errorf("keep: %v", err)
 	}
 	if err := joined(t, d, root, id, ConfigReplace); err != nil || !bytes.Equal(read(t, path), read(t, d.file("nodes", id, "agent.yaml"))) {
@@ -78,6 +80,68 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 	}
 	if err := joined(t, d, root, id, ConfigSafe); err == nil || !strings.Contains(err.Error(), "differs from the bundle's in ") {
 		t.Errorf("without the line that says what it was made from: %v", err)
+	}
+}
+
+// TestKeptConfigurationStaysKept: after '--config keep', joins refuse only if the bundle's configuration has changed again.
+func TestKeptConfigurationStaysKept(t *testing.T) {
+	for _, marked := range []bool{true, false} {
+		d, inv := made(t)
+		root, id := t.TempDir(), "n0-0-0"
+		path := filepath.Join(root, Etc, agentFile)
+		if err := joined(t, d, root, id, ConfigSafe); err != nil {
+			t.Fatal(err)
+		}
+		_, own := unmark(read(t, path))
+		own = append(slices.Clone(own), "maxHops: 9\n"...)
+		file := own
+		if marked {
+			file = append(read(t, path), "maxHops: 9\n"...)
+		}
+		if err := errors.Join(os.WriteFile(path, file, 0o644), os.Chmod(path, 0o640)); err != nil {
+			t.Fatal(err)
+		}
+		inv.Preset = "relaxed"
+		if _, err := d.Update(inv); err != nil {
+			t.Fatal(err)
+		}
+		if err := joined(t, d, root, id, ConfigSafe); err == nil {
+			t.Error("both have changed: want an error")
+		}
+		stays := func(when string, want Config) {
+			t.Helper()
+			if err := joined(t, d, root, id, want); err != nil {
+				t.Errorf("%s, marked %t: %v", when, marked, err)
+			}
+			if _, got := unmark(read(t, path)); !bytes.Equal(got, own) {
+				t.Errorf("%s, marked %t: the configuration has changed", when, marked)
+			}
+			if info, err := os.Stat(path); err != nil || info.Mode() != 0o640 {
+				t.Errorf("%s, marked %t: mode %v, %v: want 0640", when, marked, info.Mode(), err)
+			}
+		}
+		stays("keep", ConfigKeep)
+		for _, step := range []Step{StepAdd, StepUse, StepRemove} { // only keys are new
+			if _, err := d.Rotate(step, false); err != nil {
+				t.Fatal(err)
+			}
+			stays(string(step), ConfigSafe)
+		}
+		inv.Preset = "fast"
+		if _, err := d.Update(inv); err != nil {
+			t.Fatal(err)
+		}
+		if err := joined(t, d, root, id, ConfigSafe); err == nil {
+			t.Error("the bundle's has changed again: want an error")
+		}
+		// A link that another tool manages stays.
+		if err := errors.Join(os.Rename(path, path+".managed"), os.Symlink(path+".managed", path)); err != nil {
+			t.Fatal(err)
+		}
+		stays("link", ConfigKeep)
+		if info, err := os.Lstat(path); err != nil || info.Mode().Type() != os.ModeSymlink {
+			t.Errorf("the link was replaced: %v, %v", info.Mode(), err)
+		}
 	}
 }
 

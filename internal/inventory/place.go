@@ -27,8 +27,8 @@ type Placement struct {
 	Settings string
 	// Etc is the directory of the bundle and of its configuration's files: an absolute path.
 	Etc string
-	// Host is the address at which the replica's health is checked: a pod's on the host's network. The zero Addr: no
-	// check uses it.
+	// Host is the address at which the replica's health is checked, at the inventory's port: a pod's on the host's network. The
+	// zero Addr: no check uses it.
 	Host netip.Addr
 	// SecondPair makes a replica's second pair required; otherwise the bundle has one if Keys has.
 	SecondPair bool
@@ -98,7 +98,8 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	}
 	cfg := inv.supervisor(l, i, p.Etc)
 	pairs := []string{"supervisor"}
-	if exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)) {
+	// A replica that admits nodes needs an issuer: a missing one is a missing file, for which an upgrade waits.
+	if inv.enrols() || exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)) {
 		cfg.Renewal, pairs = inv.renewal(p.Etc), append(pairs, "issuer")
 	}
 	if p.SecondPair || exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", ecdsaPair+".key")) {
@@ -110,7 +111,7 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	if err := cfg.Validate(); err != nil {
 		return Bundle{}, fmt.Errorf("configuration of supervisor %s: %w", cfg.ID, err)
 	}
-	if err := p.heard(cfg); err != nil {
+	if err := p.heard(cfg, l.Supervisors[i].HTTP); err != nil {
 		return Bundle{}, err
 	}
 	if err := p.own(l.Supervisors[i].ID); err != nil {
@@ -133,22 +134,35 @@ func (p Placement) own(id string) error {
 	return nil
 }
 
-// heard rejects a replica that would never become ready, because it does not listen on the address of its health
-// checks.
-func (p Placement) heard(cfg config.Supervisor) error {
-	if !p.Host.IsValid() || cfg.HTTP == "" {
+// heard rejects a replica that would never become ready, because it does not serve its health where the kubelet probes it: at the host's
+// address and at the port of the inventory's address.
+func (p Placement) heard(cfg config.Supervisor, inventory string) error {
+	if !p.Host.IsValid() {
 		return nil
+	}
+	probed, err := netip.ParseAddrPort(inventory)
+	if err != nil {
+		return fmt.Errorf("inventory: supervisor %s: http: %w", cfg.ID, err)
+	}
+	all := netip.AddrPortFrom(everywhere(p.Host), probed.Port())
+	if cfg.HTTP == "" {
+		return fmt.Errorf("configuration of supervisor %s: http: given nothing: want port %d of %s, which the kubelet probes, or %s", cfg.ID,
+			probed.Port(), p.Host, all)
 	}
 	at, err := netip.ParseAddrPort(cfg.HTTP)
 	if err != nil {
 		return fmt.Errorf("configuration of supervisor %s: http: %w", cfg.ID, err)
+	}
+	if at.Port() != probed.Port() {
+		return fmt.Errorf("configuration of supervisor %s: http: given %s: want port %d of the inventory, which the kubelet probes: ports.http "+
+			"of the inventory changes it", cfg.ID, at, probed.Port())
 	}
 	if at.Addr().IsUnspecified() || at.Addr().Unmap() == p.Host.Unmap() {
 		return nil
 	}
 	return fmt.Errorf("configuration of supervisor %s: http: given %s, and the kubelet probes this machine at %s: want an inventory "+
 		"with that address, or listen at all addresses: http: %s, and the same for grpc and web.listen",
-		cfg.ID, cfg.HTTP, p.Host, netip.AddrPortFrom(everywhere(p.Host), at.Port()))
+		cfg.ID, cfg.HTTP, p.Host, all)
 }
 
 func everywhere(of netip.Addr) netip.Addr {

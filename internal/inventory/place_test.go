@@ -2,6 +2,8 @@ package inventory
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -87,13 +89,18 @@ func TestPlaceSettingsOverrideInventory(t *testing.T) {
 	}
 }
 
-// A replica that does not listen on the address of its health checks would be restarted for ever.
+// A replica that does not listen on the address and port of its health checks would be restarted for ever.
 func TestPlaceListensOnHealthAddress(t *testing.T) {
 	d, inv := made(t)
-	all := filepath.Join(t.TempDir(), "supervisor.yaml")
-	if err := os.WriteFile(all, []byte("http: 0.0.0.0:7947\ngrpc: 0.0.0.0:7946\nweb: {listen: 0.0.0.0:7949}\n"), 0o600); err != nil {
-		t.Fatal(err)
+	settings := func(text string) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "supervisor.yaml")
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
+	all := settings("http: 0.0.0.0:7947\ngrpc: 0.0.0.0:7946\nweb: {listen: 0.0.0.0:7949}")
 	own := netip.MustParseAddr(inv.Supervisors[0].Address)
 	for _, tc := range []struct {
 		host     netip.Addr
@@ -107,6 +114,11 @@ func TestPlaceListensOnHealthAddress(t *testing.T) {
 			"all addresses: http: 0.0.0.0:7947"},
 		{netip.MustParseAddr("2001:db8::1"), "", "http: [::]:7947"},
 		{netip.MustParseAddr("192.0.2.1"), all, ""},
+		{own, settings("http: 0.0.0.0:8080"), "http: given 0.0.0.0:8080: want port 7947 of the inventory"},
+		{own, settings("http: 10.0.0.101:8080"), "http: given 10.0.0.101:8080: want port 7947 of the inventory"},
+		{own, settings("http: ''"), "http: given nothing: want port 7947 of 10.0.0.101, which the kubelet probes, or 0.0.0.0:7947"},
+		{netip.Addr{}, settings("http: 0.0.0.0:8080"), ""},
+		{netip.Addr{}, settings("http: ''"), ""},
 	} {
 		etc := t.TempDir()
 		_, err := inv.PlaceSupervisor(0, Placement{Keys: d.file("supervisors"), Etc: etc, Settings: tc.settings, Host: tc.host})
@@ -116,6 +128,33 @@ func TestPlaceListensOnHealthAddress(t *testing.T) {
 		if left, _ := os.ReadDir(etc); err != nil && len(left) > 0 {
 			t.Errorf("asked at %v: refused, and wrote %v", tc.host, left)
 		}
+	}
+}
+
+// TestPlaceWithEnrolmentWantsIssuer: a supervisor that admits nodes beside those of the inventory needs the issuer. Keys from before that
+// setting lack it: the place command waits for a missing file.
+func TestPlaceWithEnrolmentWantsIssuer(t *testing.T) {
+	d, inv := made(t)
+	yes := true
+	inv.Enrolment = &yes
+	keys := t.TempDir()
+	if err := os.CopyFS(keys, os.DirFS(d.file("supervisors", "s1"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(keys, "pki", issuerKey)), os.Remove(filepath.Join(keys, "pki", issuerCert))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inv.PlaceSupervisor(0, Placement{Keys: keys, Etc: t.TempDir()}); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), "issuer.pem") {
+		t.Errorf("without the issuer: %v: want it named as missing", err)
+	}
+	etc := t.TempDir()
+	if _, err := inv.PlaceSupervisor(0, Placement{Keys: d.file("supervisors", "s1"), Etc: etc}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.ReadSupervisor(filepath.Join(etc, supervisorFile), nil)
+	if err != nil || cfg.Enrolment.Listen != "10.0.0.101:7944" || cfg.Renewal.Key != filepath.Join(etc, "pki", issuerKey) {
+		t.Errorf("enrolment %q, renewal %q, %v: want both", cfg.Enrolment.Listen, cfg.Renewal.Key, err)
 	}
 }
 

@@ -115,16 +115,22 @@ stores are there. */}}
 {{- if hasKey $inv "Error" }}{{ fail (printf "inventory: is no YAML: %s" $inv.Error) }}{{ end -}}
 {{- range $i, $s := $inv.supervisors }}{{ if $s.ports }}{{ fail (printf "inventory: supervisors[%d].ports: given: want none: replicas of one StatefulSet have the same ports" $i) }}{{ end }}{{ end -}}
 {{- with len ($inv.supervisors | default list) }}{{ if not (has . (list 1 3 5)) }}{{ fail (printf "inventory: supervisors: given %d: want 1, 3 or 5" .) }}{{ end }}{{ else }}{{ fail "inventory: supervisors: given none: want 1, 3 or 5" }}{{ end -}}
+{{- if and (ne .Values.topology.from "labels") (not $inv.nodes) (kindIs "bool" $inv.enrolment) (not $inv.enrolment) }}{{ fail "inventory: enrolment: given false without nodes: want true, or nodes: an agent's pod makes its node enrol, and no supervisor would listen" }}{{ end -}}
 {{ .Values.inventory }}
 {{- end -}}
 {{- end }}
 
-{{/* "true" if nodes enrol: the inventory has none. */}}
+{{/* "true" if the agents' pods make their nodes enrol: the inventory has none. */}}
 {{- define "lofamo.enrol" -}}
 {{- if and (ne .Values.topology.from "labels") (not (fromYaml (include "lofamo.given" .)).nodes) -}}
 {{- if semverCompare "<1.32-0" .Capabilities.KubeVersion.Version }}{{ fail (printf "inventory: nodes: given none on Kubernetes %s: want 1.32 or later, whose tokens name the node of a pod, or an inventory with nodes" .Capabilities.KubeVersion.Version) }}{{ end -}}
 true
 {{- end -}}
+{{- end }}
+
+{{/* "true" if supervisors admit nodes that the inventory does not list. They need the issuer for that. */}}
+{{- define "lofamo.admits" -}}
+{{- if or (include "lofamo.enrol" .) (fromYaml (include "lofamo.given" .)).enrolment }}true{{ end -}}
 {{- end }}
 
 {{/* The nodes of Kubernetes by the ids of their supervisors, as YAML. */}}
@@ -144,6 +150,7 @@ true
 {{- if not (has $from (list "secrets" "cert-manager" "job")) }}{{ fail (printf "supervisors.keys.from: given %s: want secrets, cert-manager or job" $from) }}{{ end -}}
 {{- $enrol := include "lofamo.enrol" . -}}
 {{- if and $enrol (eq $from "cert-manager") }}{{ fail "supervisors.keys.from: given cert-manager, and the inventory has no nodes: want job or secrets: nodes that enrol need an issuer that supervisors have" }}{{ end -}}
+{{- if and (not $enrol) (include "lofamo.admits" .) (eq $from "cert-manager") }}{{ fail "supervisors.keys.from: given cert-manager, and the inventory has enrolment: true: want secrets: nodes that enrol need an issuer that supervisors have" }}{{ end -}}
 {{- if and (not $enrol) (eq $from "job") }}{{ fail "supervisors.keys.from: given job, and the inventory has nodes: want secrets or cert-manager: the job makes no keys of nodes" }}{{ end -}}
 {{- $from -}}
 {{- end }}
@@ -199,6 +206,27 @@ true
 {{- if or .Values.supervisors.kubernetes.faults .Values.supervisors.kubernetes.policies }}true{{ end -}}
 {{- end }}
 
+{{/* Refuses ports of supervisors.config that differ from the inventory's: probes, Services and other members use those. Gossip and the page
+are optional. */}}
+{{- define "lofamo.checkPorts" -}}
+{{- $ports := fromYaml (include "lofamo.ports" .) -}}
+{{- $c := .Values.supervisors.config | default dict -}}
+{{- $given := dict -}}
+{{- range $key, $port := dict "http" "http" "grpc" "grpc" "report" "report" "gossipListen" "gossip" -}}
+  {{- $_ := set $given $key (list (index $c $key) $port) -}}
+{{- end -}}
+{{- range $key, $port := dict "web" "web" "enrolment" "enrolment" -}}
+  {{- with index $c $key }}{{ if kindIs "map" . }}{{ $_ := set $given (printf "%s.listen" $key) (list (index . "listen") $port) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- range $key, $pair := $given -}}
+  {{- $at := index $pair 0 -}}{{- $name := index $pair 1 -}}
+  {{- $without := and (eq (toString $at) "") (or (has $name (list "gossip" "web")) (and (eq $name "enrolment") (not (include "lofamo.admits" $)))) -}}
+  {{- if not (or (kindIs "invalid" $at) $without (eq (regexReplaceAll "^.*:" (toString $at) "") (index $ports $name | toString))) -}}
+    {{- fail (printf "supervisors.config.%s: given %s: want port %v, which ports.%s of the inventory (or automatic.ports) changes for all members" $key (toString $at | default "nothing") (index $ports $name) $name) -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The overrides of the configuration made from the inventory. */}}
 {{- define "lofamo.supervisorSettings" -}}
 {{- $s := dict "dataDir" "/var/lib/lofamo/supervisor/store" -}}
@@ -222,6 +250,7 @@ true
 {{- if .Values.executor.enabled -}}
   {{- $s = mergeOverwrite $s (dict "responses" (dict "executors" (dict "process" (dict "address" .Values.executor.address)))) -}}
 {{- end -}}
+{{- include "lofamo.checkPorts" . -}}
 {{- toYaml (mergeOverwrite $s (deepCopy .Values.supervisors.config)) -}}
 {{- end }}
 

@@ -30,7 +30,7 @@ chart (helm/lofamo) runs it before a node's or a replica's containers.
 --keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name with these. --settings is a
 configuration file whose keys override the values from the inventory. If files are invalid or belong to another
 member, the command refuses them and writes nothing. With --address it also refuses a replica that does not serve its
-health there.
+health there, at the inventory's port.
 
 --follow is for a container beside a replica's, if a program such as cert-manager renews certificates: the bundle
 exists already, and at this interval the command copies the certificate and key from --keys if they have changed. The

@@ -61,6 +61,26 @@ func given(t *testing.T, values ...string) []string {
 	return args
 }
 
+// enrolling is given with another inventory, on a Kubernetes whose nodes can enrol.
+func enrolling(t *testing.T, inventory string, values ...string) []string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "inventory.yaml")
+	if err := os.WriteFile(file, []byte(inventory), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return append(given(t, values...), "--set-file", "inventory="+file, "--kube-version", "1.33.0")
+}
+
+// admitting returns the text of an inventory with nodes whose supervisors admit further ones.
+func admitting(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(root + "/deploy/examples/inventory.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b) + "\nenrolment: true\n"
+}
+
 // matrix holds sets of values; each value that changes the output occurs at least once.
 var matrix = map[string][]string{
 	"defaults": nil,
@@ -254,6 +274,10 @@ func TestRefused(t *testing.T) {
 		{given(t, "nameOverride=Watch"), "'/nameOverride'"},
 		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
 		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
+		{enrolling(t, "cluster: x\nenrolment: false\nsupervisors: [{id: s1, address: 10.0.0.1}]\n"),
+			"inventory: enrolment: given false without nodes: want true, or nodes"},
+		{enrolling(t, admitting(t), "supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo"),
+			"supervisors.keys.from: given cert-manager, and the inventory has enrolment: true: want secrets"},
 	} {
 		t.Run(tc.want, func(t *testing.T) {
 			t.Parallel()
@@ -532,6 +556,89 @@ func TestSupervisorPodHoldsItsOwnKeysOnly(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: Secrets of supervisors by pod:\n%s", name, diff)
+		}
+	}
+}
+
+// TestPortsOfSupervisorsAreInventorys: probes, Services and other members use the ports of the inventory. So a supervisor must not have
+// other ones.
+func TestPortsOfSupervisorsAreInventorys(t *testing.T) {
+	t.Parallel()
+	ports := strings.Replace(admitting(t), "\nports:\n", "\nports:\n  http: 8080\n", 1)
+	if !strings.Contains(ports, "http: 8080") {
+		t.Fatal("the example has no ports")
+	}
+	for _, tc := range []struct{ inventory, value, want string }{
+		{"", "http=0.0.0.0:7947", ""},
+		{"", "http=0.0.0.0:8080", "supervisors.config.http: given 0.0.0.0:8080: want port 7947, which ports.http of the inventory"},
+		{"", "http=", "supervisors.config.http: given nothing: want port 7947"},
+		{ports, "http=0.0.0.0:8080", ""},
+		{ports, "http=0.0.0.0:7947", "supervisors.config.http: given 0.0.0.0:7947: want port 8080"},
+		{"", "grpc=[::]:7946", ""},
+		{"", "grpc=[::]:7947", "supervisors.config.grpc: given [::]:7947: want port 7946"},
+		{"", "report=10.0.0.101:1", "supervisors.config.report: given 10.0.0.101:1: want port 7945"},
+		{"", "gossipListen=10.0.0.101:1", "supervisors.config.gossipListen: given 10.0.0.101:1: want port 7948"},
+		{"", "gossipListen=", ""},
+		{"", "web.listen=0.0.0.0:7949", ""},
+		{"", "web.listen=0.0.0.0:443", "supervisors.config.web.listen: given 0.0.0.0:443: want port 7949"},
+		{"", "web.listen=", ""},
+		{"", "enrolment.listen=", ""},
+		{ports, "enrolment.forgetAfter=24h", ""},
+		{ports, "enrolment.listen=0.0.0.0:7944", ""},
+		{ports, "enrolment.listen=0.0.0.0:1", "supervisors.config.enrolment.listen: given 0.0.0.0:1: want port 7944"},
+		{ports, "enrolment.listen=", "supervisors.config.enrolment.listen: given nothing: want port 7944"},
+	} {
+		args := given(t)
+		if tc.inventory != "" {
+			args = enrolling(t, tc.inventory)
+		}
+		_, err := rendering(t, append(args, "--set-string", "supervisors.config."+tc.value)...)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v: want %q", tc.value, err, tc.want)
+		}
+	}
+}
+
+// TestSupervisorsThatAdmitNodesHaveIssuer: without an issuer a supervisor that listens for enrolments refuses its configuration.
+// Supervisors that admit none get no issuer.
+func TestSupervisorsThatAdmitNodesHaveIssuer(t *testing.T) {
+	t.Parallel()
+	empty := "cluster: hall7\nsupervisors:\n- {id: s1, address: 10.0.0.101}\n"
+	for _, tc := range []struct {
+		name, inventory string
+		values          []string
+		admit           bool
+	}{
+		{"nodes", strings.Replace(admitting(t), "enrolment: true", "enrolment: false", 1), nil, false},
+		{"nodes and enrolment", admitting(t), nil, true},
+		{"no nodes", empty, nil, true},
+		{"no nodes and enrolment", empty + "enrolment: true\n", nil, true},
+		{"no nodes, keys from the job", empty, []string{"supervisors.keys.from=job"}, true},
+	} {
+		all := render(t, enrolling(t, tc.inventory, append(tc.values, "networkPolicy.enabled=true")...)...)
+		var keys []string
+		for _, v := range list(pods(t, find(t, all, "Deployment", "lofamo-supervisor-keys-s1")), "volumes") {
+			for _, s := range list(v, "projected", "sources") {
+				for _, item := range list(s, "secret", "items") {
+					keys = append(keys, item.text("path"))
+				}
+			}
+		}
+		for _, name := range []string{"pki/issuer.pem", "pki/issuer.key"} {
+			if slices.Contains(keys, name) != tc.admit {
+				t.Errorf("%s: the supervisor's keys are %q: want %s: %t", tc.name, keys, name, tc.admit)
+			}
+		}
+		var ports []any
+		for _, p := range list(list(pods(t, find(t, all, "StatefulSet", "lofamo-supervisor")), "containers")[0], "ports") {
+			ports = append(ports, p.at("containerPort"))
+		}
+		if slices.Contains(ports, any(7944.0)) != tc.admit {
+			t.Errorf("%s: the pod's ports are %v: want 7944: %t", tc.name, ports, tc.admit)
+		}
+		policy := fmt.Sprint(find(t, all, "NetworkPolicy", "lofamo-supervisor").at("spec", "ingress"))
+		if strings.Contains(policy, "7944") != tc.admit {
+			t.Errorf("%s: the policy admits %s: want 7944: %t", tc.name, policy, tc.admit)
 		}
 	}
 }

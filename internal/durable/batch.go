@@ -8,8 +8,8 @@ import (
 )
 
 // Batch replaces several files. Add writes each new file beside the old one and syncs it to disk; Commit renames all new files. All old
-// files stay until Commit, also if the disk is full or the process is killed. A process that is killed within Commit leaves some new files
-// beside old ones: between two renames it does nothing else. The zero Batch is ready for use, by one goroutine.
+// files stay until Commit, also if the disk is full or the process is killed. A process that is killed within Commit, which only renames,
+// can leave some new files beside old ones. The zero Batch is ready for use, by one goroutine.
 type Batch struct {
 	paths []string // of the files to replace, in the order of Add
 }

@@ -203,8 +203,8 @@ func (b Bundle) Missing() ([]netip.Addr, error) {
 
 // Install writes the bundle where its configuration expects it, below root. It refuses to replace another member's
 // bundle. Other files stay, and so does the configuration if Keeps says so. Keys are readable by their owner only: uid
-// and gid, or the calling user where these are negative. Until all new files are on the disk, the old ones stay: a key
-// alone would not belong to the old certificate. The configuration, which may name new files, is the last one.
+// and gid, or the calling user where these are negative. The old files stay until all new ones are on the disk, because
+// a new key does not belong to an old certificate. The configuration, which may name new files, is the last one.
 func (b Bundle) Install(root string, uid, gid int, want Config) (err error) {
 	etc := filepath.Join(root, b.etc)
 	if err := b.sameMember(etc); err != nil {

@@ -98,7 +98,7 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	}
 	cfg := inv.supervisor(l, i, p.Etc)
 	pairs := []string{"supervisor"}
-	// A replica that admits nodes needs an issuer: a missing one is a missing file, for which an upgrade waits.
+	// A replica that admits nodes needs an issuer. Without one, the bundle lacks a file, for which 'cluster place' can wait.
 	if inv.enrols() || exists(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)) {
 		cfg.Renewal, pairs = inv.renewal(p.Etc), append(pairs, "issuer")
 	}
@@ -134,8 +134,8 @@ func (p Placement) own(id string) error {
 	return nil
 }
 
-// heard rejects a replica that would never become ready, because it does not serve its health where the kubelet probes it: at the host's
-// address and at the port of the inventory's address.
+// heard rejects a replica that would never become ready, because the kubelet probes its health elsewhere. The kubelet uses the host's
+// address and the port of the replica's http address in the inventory.
 func (p Placement) heard(cfg config.Supervisor, inventory string) error {
 	if !p.Host.IsValid() {
 		return nil
@@ -154,8 +154,8 @@ func (p Placement) heard(cfg config.Supervisor, inventory string) error {
 		return fmt.Errorf("configuration of supervisor %s: http: %w", cfg.ID, err)
 	}
 	if at.Port() != probed.Port() {
-		return fmt.Errorf("configuration of supervisor %s: http: given %s: want port %d of the inventory, which the kubelet probes: ports.http "+
-			"of the inventory changes it", cfg.ID, at, probed.Port())
+		return fmt.Errorf("configuration of supervisor %s: http: given %s: want port %d of the inventory's "+
+			"ports.http, which the kubelet probes", cfg.ID, at, probed.Port())
 	}
 	if at.Addr().IsUnspecified() || at.Addr().Unmap() == p.Host.Unmap() {
 		return nil

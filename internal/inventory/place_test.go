@@ -132,7 +132,7 @@ func TestPlaceListensOnHealthAddress(t *testing.T) {
 }
 
 // TestPlaceWithEnrolmentWantsIssuer: a supervisor that admits nodes beside those of the inventory needs the issuer. Keys from before that
-// setting lack it: the place command waits for a missing file.
+// setting may lack it, and 'cluster place' waits for a missing file.
 func TestPlaceWithEnrolmentWantsIssuer(t *testing.T) {
 	d, inv := made(t)
 	yes := true

@@ -115,7 +115,7 @@ stores are there. */}}
 {{- if hasKey $inv "Error" }}{{ fail (printf "inventory: is no YAML: %s" $inv.Error) }}{{ end -}}
 {{- range $i, $s := $inv.supervisors }}{{ if $s.ports }}{{ fail (printf "inventory: supervisors[%d].ports: given: want none: replicas of one StatefulSet have the same ports" $i) }}{{ end }}{{ end -}}
 {{- with len ($inv.supervisors | default list) }}{{ if not (has . (list 1 3 5)) }}{{ fail (printf "inventory: supervisors: given %d: want 1, 3 or 5" .) }}{{ end }}{{ else }}{{ fail "inventory: supervisors: given none: want 1, 3 or 5" }}{{ end -}}
-{{- if and (ne .Values.topology.from "labels") (not $inv.nodes) (kindIs "bool" $inv.enrolment) (not $inv.enrolment) }}{{ fail "inventory: enrolment: given false without nodes: want true, or nodes: an agent's pod makes its node enrol, and no supervisor would listen" }}{{ end -}}
+{{- if and (ne .Values.topology.from "labels") (not $inv.nodes) (kindIs "bool" $inv.enrolment) (not $inv.enrolment) }}{{ fail "inventory: enrolment: given false without nodes: want true, or nodes, because agents' pods make their nodes enrol" }}{{ end -}}
 {{ .Values.inventory }}
 {{- end -}}
 {{- end }}
@@ -150,7 +150,7 @@ true
 {{- if not (has $from (list "secrets" "cert-manager" "job")) }}{{ fail (printf "supervisors.keys.from: given %s: want secrets, cert-manager or job" $from) }}{{ end -}}
 {{- $enrol := include "lofamo.enrol" . -}}
 {{- if and $enrol (eq $from "cert-manager") }}{{ fail "supervisors.keys.from: given cert-manager, and the inventory has no nodes: want job or secrets: nodes that enrol need an issuer that supervisors have" }}{{ end -}}
-{{- if and (not $enrol) (include "lofamo.admits" .) (eq $from "cert-manager") }}{{ fail "supervisors.keys.from: given cert-manager, and the inventory has enrolment: true: want secrets: nodes that enrol need an issuer that supervisors have" }}{{ end -}}
+{{- if and (not $enrol) (include "lofamo.admits" .) (eq $from "cert-manager") }}{{ fail "supervisors.keys.from: given cert-manager, and the inventory has enrolment: true: want secrets, because nodes that enrol need an issuer that supervisors have" }}{{ end -}}
 {{- if and (not $enrol) (eq $from "job") }}{{ fail "supervisors.keys.from: given job, and the inventory has nodes: want secrets or cert-manager: the job makes no keys of nodes" }}{{ end -}}
 {{- $from -}}
 {{- end }}
@@ -206,7 +206,7 @@ true
 {{- if or .Values.supervisors.kubernetes.faults .Values.supervisors.kubernetes.policies }}true{{ end -}}
 {{- end }}
 
-{{/* Refuses ports of supervisors.config that differ from the inventory's: probes, Services and other members use those. Gossip and the page
+{{/* Refuses ports of supervisors.config that differ from the inventory's, which probes, Services and other members use. Gossip and the page
 are optional. */}}
 {{- define "lofamo.checkPorts" -}}
 {{- $ports := fromYaml (include "lofamo.ports" .) -}}

@@ -87,8 +87,8 @@ type FaultSupervisorClient interface {
 	GetIncident(ctx context.Context, in *GetIncidentRequest, opts ...grpc.CallOption) (*Incident, error)
 	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume from a
 	// revision that is compacted. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if an incident has changed after the
-	// revision and is no longer kept, or the revision is in the future: list again then, and watch from the list's revision.
-	// Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each incident only;
+	// revision and is no longer kept, the revision is in the future, or a restore of the store lost it: list again then, and
+	// watch from the list's revision. Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each incident only;
 	// skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
 	WatchIncidents(ctx context.Context, in *WatchIncidentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIncidentsResponse], error)
 	// AcknowledgeIncident notes that the caller deals with an incident, with an optional note. The first caller is the one
@@ -426,8 +426,8 @@ type FaultSupervisorServer interface {
 	GetIncident(context.Context, *GetIncidentRequest) (*Incident, error)
 	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume from a
 	// revision that is compacted. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if an incident has changed after the
-	// revision and is no longer kept, or the revision is in the future: list again then, and watch from the list's revision.
-	// Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each incident only;
+	// revision and is no longer kept, the revision is in the future, or a restore of the store lost it: list again then, and
+	// watch from the list's revision. Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each incident only;
 	// skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
 	WatchIncidents(*WatchIncidentsRequest, grpc.ServerStreamingServer[WatchIncidentsResponse]) error
 	// AcknowledgeIncident notes that the caller deals with an incident, with an optional note. The first caller is the one

@@ -36,7 +36,8 @@ func (s *firstResponse) Send(resp *lofamov1.WatchIncidentsResponse) error {
 }
 
 // TestWatchOfIncidentsRefusesRevisionBeforeTrimmedEnd: an incident closes while a client is away, and the leader deletes it before the
-// client returns. The watch tells the client to list again. A client that knows the end resumes.
+// client returns. The watch tells the client to list again. A client that knows the end resumes. A restored store has lost revisions, and a
+// client cannot resume from those either.
 func TestWatchOfIncidentsRefusesRevisionBeforeTrimmedEnd(t *testing.T) {
 	c := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	kept := store.NewEtcd(c, store.Options{})
@@ -82,19 +83,35 @@ func TestWatchOfIncidentsRefusesRevisionBeforeTrimmedEnd(t *testing.T) {
 	defer following.Wait()
 	defer cancel()
 	supervisortest.Eventually(t, "the feed to have read the store", func() bool { return feed.View().Revision >= last })
-	s := api.New(api.Config{Metrics: metrics.New(prometheus.NewRegistry()), Copy: watched{kept}, Incidents: kept, IncidentFeed: feed})
-	for after, want := range map[uint64]codes.Code{seen: codes.OutOfRange, closed: codes.Canceled, last: codes.Canceled, 0: codes.Canceled} {
-		ctx, cancel := context.WithTimeout(t.Context(), supervisortest.Wait)
-		stream := &firstResponse{ctx: ctx, leave: cancel}
-		err := s.WatchIncidents(&lofamov1.WatchIncidentsRequest{AfterRevision: after}, stream)
-		cancel()
-		if status.Code(err) != want || (stream.got == nil) != (want == codes.OutOfRange) {
-			t.Errorf("after revision %d of %d: %v, %v: want %v", after, last, stream.got, err, want)
+	check := func(gaps []store.Gap, wants map[uint64]codes.Code) {
+		t.Helper()
+		s := api.New(api.Config{Metrics: metrics.New(prometheus.NewRegistry()), Copy: watched{kept, gaps}, Incidents: kept, IncidentFeed: feed})
+		for after, want := range wants {
+			ctx, cancel := context.WithTimeout(t.Context(), supervisortest.Wait)
+			stream := &firstResponse{ctx: ctx, leave: cancel}
+			err := s.WatchIncidents(&lofamov1.WatchIncidentsRequest{AfterRevision: after}, stream)
+			cancel()
+			if status.Code(err) != want || (stream.got == nil) != (want == codes.OutOfRange) {
+				t.Errorf("after revision %d of %d, gaps %v: %v, %v: want %v", after, last, gaps, stream.got, err, want)
+			}
 		}
 	}
+	check(nil, map[uint64]codes.Code{seen: codes.OutOfRange, closed: codes.Canceled, last: codes.Canceled, 0: codes.Canceled})
+	// The store was restored: the client may know incidents that were lost.
+	check([]store.Gap{{From: closed, To: last}},
+		map[uint64]codes.Code{closed: codes.Canceled, closed + 1: codes.OutOfRange, last: codes.Canceled})
 }
 
-// watched is a copy that this test only asks for its revision.
-type watched struct{ *store.Etcd }
+// watched is a copy that this test only asks for its revision and its bounds.
+type watched struct {
+	*store.Etcd
+	gaps []store.Gap
+}
 
 func (watched) MapNow(context.Context) (store.Snapshot, error) { return store.Snapshot{}, nil }
+
+func (w watched) Bounds(ctx context.Context) (store.Bounds, error) {
+	b, err := w.Etcd.Bounds(ctx)
+	b.Gaps = w.gaps
+	return b, err
+}

@@ -234,10 +234,8 @@ func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
 		return err
 	}
 	ctx := stream.Context()
-	if req.GetAfterRevision() > 0 {
-		if _, err := s.startOf(ctx, req.GetAfterRevision()); err != nil {
-			return err
-		}
+	if err := s.checkResume(ctx, req.GetAfterRevision()); err != nil {
+		return err
 	}
 	s.cfg.Metrics.Watchers.Inc()
 	defer s.cfg.Metrics.Watchers.Dec()
@@ -263,6 +261,23 @@ func (s *Server) WatchIncidents(req *lofamov1.WatchIncidentsRequest,
 			return err
 		}
 	}
+}
+
+// checkResume refuses a watch of incidents after a revision from the future, or after one that was lost when the store was restored. Such a
+// client may know incidents that do not exist. A watch after 0 does not resume.
+func (s *Server) checkResume(ctx context.Context, after uint64) error {
+	if after == 0 {
+		return nil
+	}
+	if _, err := s.startOf(ctx, after); err != nil {
+		return err
+	}
+	b, err := s.cfg.Copy.Bounds(ctx)
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	refusal, _ := asExpired(lostIn(b, after), listAgain)
+	return refusal
 }
 
 // nextIncidents returns what a watch has to send, and counts the versions that it leaves out.

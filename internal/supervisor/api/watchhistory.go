@@ -44,16 +44,25 @@ func locate(ctx context.Context, src eventHistory, after uint64) (number uint64,
 			lo = first + 1
 		}
 	}
-	lost := slices.IndexFunc(b.Gaps, func(g store.Gap) bool { return g.Lost(after) })
+	lost := lostIn(b, after)
 	switch {
-	case lost >= 0:
-		return lo, b, &expiredError{After: after, Oldest: b.Oldest, Gap: &b.Gaps[lost]}
+	case lost != nil:
+		return lo, b, lost
 	case lo > b.Oldest, b.Oldest == 1: // the event before is known to precede the revision, or there is none
 	case b.Oldest == b.Next && b.Written <= after: // history is empty, and no later event exists
 	default:
 		return 0, b, &expiredError{After: after, Oldest: b.Oldest}
 	}
 	return lo, b, nil
+}
+
+// lostIn returns an expiredError if a revision was lost when the store was restored, else nil.
+func lostIn(b store.Bounds, after uint64) error {
+	i := slices.IndexFunc(b.Gaps, func(g store.Gap) bool { return g.Lost(after) })
+	if i < 0 {
+		return nil
+	}
+	return &expiredError{After: after, Oldest: b.Oldest, Gap: &b.Gaps[i]}
 }
 
 // fromHistory returns the next page after the reader's place. If there is none, the place moves to the store's

@@ -64,14 +64,14 @@ func (c *Client) AcknowledgeIncident(ctx context.Context, id, note string) (*lof
 //
 // Each call gets the newest form of an incident; forms in between may be left out (WatchIncidentsResponse.skipped). If a
 // supervisor fails, the watch resumes at another one, also at a parent of regions: the client then drops the incidents that
-// the caller knows already. An incident that a parent forgets meanwhile is not named as gone. It fails with a *NoAnswerError
-// only if none answers at the start.
+// the caller knows already. An incident that a parent forgets meanwhile is not named as gone. The watch fails with a
+// *NoAnswerError only if no supervisor answers at the start.
 //
-// If an incident has changed during an outage and is no longer kept, the client lists the incidents. Then each gets those that changed,
-// and the ids of the known ones that are no longer kept, as gone. The client knows the caller's incidents only if the watch began with
-// AfterRevision 0. Otherwise the watch fails with ErrCompacted, and the gRPC code OutOfRange. It also does so if the supervisors'
-// store was replaced by one with an older revision. Watch again with AfterRevision 0 then, and forget the incidents that do not come
-// again.
+// If an incident has changed during an outage and is no longer kept, and the watch began with AfterRevision 0, the client lists the
+// incidents. It then calls each with the incidents that changed, and with the ids of the known incidents that are no longer kept, as
+// gone. If the watch began with another revision, the client does not know the caller's incidents. The watch then fails with
+// ErrCompacted and the gRPC code OutOfRange. It fails in the same way if the supervisors' store was replaced by one with an older
+// revision. In both cases watch again with AfterRevision 0, and forget the incidents that do not come again.
 func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncidentsRequest,
 	each func(*lofamov1.WatchIncidentsResponse) error) error {
 	req = proto.CloneOf(req)

@@ -94,8 +94,8 @@ func placeOf(cfg config.Agent) string {
 	return "at " + cfg.Coord + " of " + cfg.Dims
 }
 
-// checkJoin checks the configuration of a node that enrols; false: it is none, or the configuration of the enrolled node is still to be
-// checked.
+// checkJoin checks the configuration of a node that enrols. It returns false if the node does not enrol, or if it has enrolled, so that its
+// stored configuration is still to be checked.
 func (o *options) checkJoin(stdout io.Writer) (bool, error) {
 	cfg, err := o.read()
 	if err != nil || !cfg.Join.Given() {

@@ -148,8 +148,8 @@ func wantPairs(t *testing.T, root, when string, names ...string) {
 	}
 }
 
-// TestFailedJoinLeavesFormerBundle: a new key beside the former certificate would keep a running half from starting again.
-func TestFailedJoinLeavesFormerBundle(t *testing.T) {
+// TestFailedJoinLeavesOldBundle: a new key beside the former certificate would keep a running half from starting again.
+func TestFailedJoinLeavesOldBundle(t *testing.T) {
 	d, inv := made(t)
 	root, bundle := t.TempDir(), d.file("nodes", "n0-0-0")
 	if err := placed(t, root, bundle); err != nil {

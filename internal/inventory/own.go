@@ -26,7 +26,7 @@ const mark = "# Made by 'lofamoctl cluster', which keeps what is changed here; s
 // marked is a configuration as bundles have it.
 func marked(text []byte) []byte { return changedFrom(text, text) }
 
-// changedFrom is a configuration that was changed from another one, with the other's mark.
+// changedFrom returns the configuration text with the mark of made, the configuration from which it was changed.
 func changedFrom(made, text []byte) []byte {
 	return slices.Concat([]byte(mark+sum(made)+"\n"), text)
 }
@@ -53,8 +53,8 @@ const (
 	// ConfigSafe keeps it if the bundle's is the one that it was changed from; otherwise both have changed, and Install
 	// fails.
 	ConfigSafe Config = ""
-	// ConfigKeep keeps it in any case. Its mark then names the bundle's, so that it also stays at later joins, until the
-	// bundle's changes again.
+	// ConfigKeep keeps it in any case. Install then puts the checksum of the bundle's configuration into its mark, so that
+	// later joins keep it too, until a bundle has another configuration.
 	ConfigKeep Config = "keep"
 	// ConfigReplace replaces it by the bundle's.
 	ConfigReplace Config = "replace"

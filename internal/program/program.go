@@ -71,8 +71,8 @@ var flagWords = []struct {
 // StartFlag is the flag of `config check` that makes it decide like a start on this machine, and StartHelp is its help.
 const (
 	StartFlag = "start"
-	StartHelp = "decide like a start on this machine by this user: refuse keys and certificates that it cannot use, and only warn about " +
-		"mistakes that earlier versions accepted"
+	StartHelp = "decide like a start on this machine as this user: refuse keys and certificates that the program could not use, and only " +
+		"warn about mistakes that a start accepts"
 )
 
 // ConfigCommand returns `config`, whose subcommand `check FILE` checks a configuration file. Without FILE it takes that of

@@ -92,7 +92,7 @@ func newJoining(forgetAfter time.Duration) *joining {
 		tried: make(map[fault.NodeID]time.Time), stays: make(map[fault.NodeID]time.Time), said: make(map[string]time.Time)}
 }
 
-// agents is what nodes' agents have reported.
+// agents has the reports of nodes' agents.
 type agents interface {
 	topology.Ends
 	// Heard reports whether a node's agent has reported lately. Ends may be from long ago.

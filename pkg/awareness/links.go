@@ -98,8 +98,8 @@ func (r *record) works() bool {
 // oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end
 // that is not heard learns this from the other end's frames. If it has not confirmed the failure LinkSettle after the
 // accusation became known, its next report contradicts it. Until then the link stays unchanged and n is checked again.
-// An overdue report contradicts nothing until it arrives, nor does one of a node that a quorum accuses. The reports of an end that
-// contradicts already go on contradicting when the link becomes better or worse for it.
+// An overdue report contradicts nothing until it arrives, nor does one of a node that a quorum accuses. If the link is
+// disputed already, this wait does not begin again when the working end finds the link better or worse.
 func (m *Machine) oneSided(n, p *node, d grid.Direction, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
 	c := fault.Link(d)
 	accused, accusation, word, disputed := p, own, far, n.components[c].rule == ruleDisputed

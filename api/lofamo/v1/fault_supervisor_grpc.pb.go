@@ -85,11 +85,11 @@ type FaultSupervisorClient interface {
 	// GetIncident returns one incident. INVALID_ARGUMENT for an ill-formed id; NOT_FOUND for an unknown one or one that is no
 	// longer kept, with the reason OTHER_CLUSTER (google.rpc.ErrorInfo) if the id belongs to another cluster.
 	GetIncident(ctx context.Context, in *GetIncidentRequest, opts ...grpc.CallOption) (*Incident, error)
-	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume from a
-	// revision that is compacted. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if an incident has changed after the
-	// revision and is no longer kept, the revision is in the future, or a restore of the store lost it: list again then, and
-	// watch from the list's revision. Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each incident only;
-	// skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
+	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume even from a
+	// compacted revision. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if an incident has changed after the revision and is no
+	// longer kept, if the revision is in the future, or if a restore of the store lost it: list again then, and watch from the
+	// list's revision. Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each
+	// incident only; skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
 	WatchIncidents(ctx context.Context, in *WatchIncidentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIncidentsResponse], error)
 	// AcknowledgeIncident notes that the caller deals with an incident, with an optional note. The first caller is the one
 	// who has acknowledged it; later calls only add their notes. Role operator. Errors as of GetIncident, and:
@@ -424,11 +424,11 @@ type FaultSupervisorServer interface {
 	// GetIncident returns one incident. INVALID_ARGUMENT for an ill-formed id; NOT_FOUND for an unknown one or one that is no
 	// longer kept, with the reason OTHER_CLUSTER (google.rpc.ErrorInfo) if the id belongs to another cluster.
 	GetIncident(context.Context, *GetIncidentRequest) (*Incident, error)
-	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume from a
-	// revision that is compacted. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if an incident has changed after the
-	// revision and is no longer kept, the revision is in the future, or a restore of the store lost it: list again then, and
-	// watch from the list's revision. Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each incident only;
-	// skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
+	// WatchIncidents sends incidents in their present form, then each of them whenever it changes. It can resume even from a
+	// compacted revision. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if an incident has changed after the revision and is no
+	// longer kept, if the revision is in the future, or if a restore of the store lost it: list again then, and watch from the
+	// list's revision. Incidents that the list lacks are gone. A client that reads too slowly gets the newest form of each
+	// incident only; skipped counts the rest. UNAVAILABLE when the supervisor stops: resume at another one.
 	WatchIncidents(*WatchIncidentsRequest, grpc.ServerStreamingServer[WatchIncidentsResponse]) error
 	// AcknowledgeIncident notes that the caller deals with an incident, with an optional note. The first caller is the one
 	// who has acknowledged it; later calls only add their notes. Role operator. Errors as of GetIncident, and:

@@ -1200,7 +1200,7 @@ type WatchIncidentsResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Incidents []*Incident            `protobuf:"bytes,1,rep,name=incidents,proto3" json:"incidents,omitempty"` // in order of their revisions; empty in a bookmark
 	Revision  uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`  // resume after it; 0 at a parent of regions, where every watch starts from the beginning
-	// ids of sent incidents that are no longer kept; after a resume, only of those that were kept until then
+	// ids of sent incidents that are no longer kept; after a resume, only of incidents that were still kept at the resume
 	Gone []string `protobuf:"bytes,3,rep,name=gone,proto3" json:"gone,omitempty"`
 	// Versions that this watch left out so far because the client read too slowly; their incidents follow in a later form.
 	Skipped       uint64 `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"`

@@ -354,8 +354,8 @@ installed one, or of another cluster than the installed node or replica. Only th
 
 A configuration that was changed on the machine stays if the bundle still has the version before that change, for example when
 only keys are new. If both have changed, join refuses and names the keys in which they differ: --config keep keeps the
-machine's, also at later joins until the bundle's changes again, and --config replace installs the bundle's. Settings for all
-machines of a kind belong in settings/agent.yaml or settings/supervisor.yaml of the operator's directory: 'add-node' and
+machine's configuration, also at later joins, until the bundle has another one. --config replace installs the bundle's. Settings
+for all machines of a kind belong in settings/agent.yaml or settings/supervisor.yaml of the operator's directory: 'add-node' and
 'rotate-keys' bring them into the bundles.
 
 It starts nothing, unless --enable is given: then it enables and starts the service.`,

@@ -178,8 +178,8 @@ func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object)
 	return err
 }
 
-// decodeAnswer decodes an answer into into. An answer of another type is an error, as of a proxy that answers with other JSON and code 200.
-// Result.Into would leave into empty then.
+// decodeAnswer decodes an answer into an object. An answer of another type, such as a proxy's answer with code 200 and other JSON, is an
+// error. Result.Into would leave the object empty in this case.
 func decodeAnswer(res rest.Result, into runtime.Object) error {
 	is, err := res.Get()
 	if err != nil {
@@ -286,8 +286,8 @@ func rejected(err error) bool {
 	return code >= 400 && code < 500
 }
 
-// rejectedByProxy reports whether the request was rejected, and the answer is no Status of the API server. A proxy before the API server
-// answers so. The API server itself does so for unknown paths, for instance those of a kind that is not installed.
+// rejectedByProxy reports whether the request was rejected with an answer that is no Status of the API server. A proxy in front of the API
+// server answers like this. So does the API server itself for unknown paths, for instance those of a kind that is not installed.
 func rejectedByProxy(err error) bool { return rejected(err) && apierrors.IsUnexpectedServerError(err) }
 
 // IsNotFound reports whether the API server has answered that there is no such object. The 404 of a proxy tells nothing about the object.

@@ -204,9 +204,9 @@ func (d *remediating) read(ctx context.Context) (*remediation, error) {
 	return remediationOf(b, d.j.Parameters["apiVersion"], d.kind())
 }
 
-// missing reports whether a failed read of objects of a kind shows that there is none. The returned error is the given one, or has the
-// reason why that is unknown as well. For a kind that is not installed the API server answers with a page, as a proxy may for every kind.
-// Then the lists of served kinds decide.
+// missing reports whether a failed read of objects of a kind shows that there is none. It returns the given error, and
+// adds the reason if it cannot find out. For a kind that is not installed the API server answers 404 with a page, as a proxy may do for
+// every kind. After such an answer the lists of served kinds decide.
 func (d *remediating) missing(ctx context.Context, kind string, err error) (bool, error) {
 	if IsNotFound(err) || !apierrors.IsNotFound(err) {
 		return IsNotFound(err), err

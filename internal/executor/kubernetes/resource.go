@@ -137,8 +137,8 @@ func readPage(b []byte, kind string) (metav1.ListMeta, []object, error) {
 	return page.Metadata, out, nil
 }
 
-// readEvents decodes the events of a watch of a kind until it ends: by its time, by an error, by an event that is too large or no event of
-// the kind, or because each returns false.
+// readEvents decodes the events of a watch of a kind. It returns when the watch ends or fails, at an event that is too large or has an
+// object of another kind, or when each returns false.
 func readEvents(from io.Reader, kind string, each func(change string, o object) bool) {
 	in := &io.LimitedReader{R: from}
 	for d := json.NewDecoder(in); ; {

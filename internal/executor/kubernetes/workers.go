@@ -55,7 +55,7 @@ func (w *workers) keepOnly(needed, wanted map[string]bool) {
 	maps.DeleteFunc(w.written, func(name string, _ written) bool { return !wanted[name] })
 }
 
-// wrote returns the end of a change that has written a status and has got a resource version.
+// wrote returns a function that ends a change: it records the written status and the object's resource version after the write.
 func (w *workers) wrote(name string, status any, version string) func() {
 	return func() { w.written[name] = written{status, version} }
 }

@@ -325,8 +325,8 @@ type incidentWatch struct {
 	of   func(*lofamov1.Incident) bool // the part of keep that does not depend on the state
 }
 
-// resume notes which incidents a client knows that resumes: those that have not changed since. It repeats that with each view until the
-// copy has reached the client's revision. It refuses the client if an incident has changed since and is no longer kept.
+// resume notes the incidents that a resuming client knows: those that have not changed after the client's revision. It does so with each
+// view until the copy has reached that revision. It refuses the client if an incident has changed after it and is no longer kept.
 func (w *incidentWatch) resume(v store.IncidentView) error {
 	if !w.resuming {
 		return nil

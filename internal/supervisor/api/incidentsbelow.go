@@ -312,8 +312,8 @@ func (s *Server) watchRegion(ctx context.Context, r *regionStream, req *lofamov1
 }
 
 // list passes on the incidents of a supervisor that the client wants or knows. It names the known ones that the region no longer keeps,
-// and returns the revision to resume from. If the list is older than a revision, the region's store was replaced: then all known ones
-// are gone, and the watch begins again.
+// and returns the revision to resume from. If the list's revision is lower than after, the region's store was replaced: then all
+// known incidents are gone, and the watch starts from the beginning.
 func (r *regionStream) list(ctx context.Context, c lofamov1.FaultSupervisorClient, node string, after uint64) (uint64, error) {
 	bounded, cancel := context.WithTimeout(ctx, regionListTime)
 	defer cancel()

@@ -74,7 +74,7 @@ func (s *Server) joinNodes(ctx context.Context, by string, req *lofamov1.JoinNod
 		}
 		if err == nil && len(unheard) > 0 {
 			return nil, status.Errorf(codes.Aborted, "node %s: is a spare of the topology, and no supervisor hears its agent: want "+
-				"one that runs with spare: true; such an agent reports every 10 s: try again", unheard[0])
+				"an agent that runs with spare: true; such an agent reports every 10 s: try again", unheard[0])
 		}
 	}
 	if err != nil {

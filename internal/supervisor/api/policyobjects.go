@@ -232,8 +232,8 @@ func (k *keepPlan) refuse(name, reason, message string) {
 	k.out[name] = st
 }
 
-// exchange returns the objects that change their policies together with one, and the bytes that this takes in a commit. An object may take
-// over the condition and the steps of a policy that takes over others in the same commit.
+// exchange returns the named object and the objects that must change their policies in the same commit, and the bytes of these changes. An
+// object may take over the condition and the steps of a policy that gets other ones in the same commit.
 func (k *keepPlan) exchange(name string) (names []string, bytes int, err error) {
 	after := maps.Clone(k.together)
 	for {

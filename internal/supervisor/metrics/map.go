@@ -83,7 +83,7 @@ func NewCollector(get func() (view.Map, bool), incidents func() []*lofamov1.Inci
 		linkState: desc("link_state", "1 for the state of each link end that is SICK or FAILED, in its node's view.", "node", "dir",
 			"peer", "state"),
 		halfGivenUp: desc("half_given_up", "1 for each FAILED half that its recovery daemon has given up, in nodes that are SICK. The "+
-			"node's other half reports it, but not if that half has another kernel (platform dpu).", "node", "half"),
+			"node's other half reports this, unless the two halves run on different kernels (platform dpu).", "node", "half"),
 		nodeInfo: desc("node_info", "A node's place in the torus, its rack, and its place in a drawing: planes of constant z one above the "+
 			"other, y growing downwards; in a cluster of more than 1000 nodes only for nodes in lofamo_node_state.", "node", "x", "y", "z",
 			"rack", "map_x", "map_y"),

@@ -21,7 +21,7 @@ type jobNode struct {
 	mu    sync.Mutex
 	view  *hostcore.FaultView
 	wants bool // a replica wants the list of these nodes
-	lost  bool // updates to it are
+	lost  bool // all updates to this node are lost
 }
 
 func (j *jobNode) lose(updates bool) {
@@ -87,8 +87,8 @@ func mapOf(names *view.Names, revision uint64, failed ...fault.NodeID) view.Map 
 	return b.Map(revision)
 }
 
-// TestDepartedNodeOfJobIsUnknown: a node of a job dies and departs. Neither this replica nor one that the half reaches later tells its
-// death as health.
+// TestDepartedNodeOfJobIsUnknown: a node of a job dies, and then leaves the torus. Neither this replica nor one that the half reaches
+// later reports the dead node as NORMAL.
 func TestDepartedNodeOfJobIsUnknown(t *testing.T) {
 	dims := grid.Dims{X: 8, Y: 1, Z: 1}
 	for name, c := range map[string]struct {

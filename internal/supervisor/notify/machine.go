@@ -16,8 +16,8 @@ type Map interface {
 	Revision() uint64
 	// Quorum reports whether this replica's store has a quorum. Without one the map may be old.
 	Quorum() bool
-	// Node returns the message's part on a node. A node outside the map is UNKNOWN, because halves take an omitted node of their jobs for
-	// NORMAL. It has left, another node has its place, or it is of another region.
+	// Node returns the message's part about a node. A node is UNKNOWN if it has left the torus, if another node has its place, or if it is
+	// in another region. If the message omitted such a node of a job, the half would treat the node as NORMAL.
 	Node(id fault.NodeID) *lofamov1.NodeView
 	Neighbours(id fault.NodeID) []fault.NodeID
 }

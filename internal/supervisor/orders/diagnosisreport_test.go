@@ -109,8 +109,8 @@ func TestFaultBesideChangeIsReported(t *testing.T) {
 	}
 }
 
-// TestReportOfSmallerTorus: the topology has fewer places at the end than the nodes that were tested.
-func TestReportOfSmallerTorus(t *testing.T) {
+// TestReportSurvivesSmallerTorus: the topology has fewer places at the end than the nodes that were tested.
+func TestReportSurvivesSmallerTorus(t *testing.T) {
 	r, names := changingTorus(t, grid.Dims{X: 4, Y: 2, Z: 2})
 	answerX(r, "n3-1-1", true, true)
 	after, err := grid.ParseTorus("2x2x2 without 1,1,1")

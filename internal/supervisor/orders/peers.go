@@ -232,8 +232,8 @@ func (k *peers) ask(m *order.Standing[peerWord, *lofamov1.PeerStatus], topo *top
 	}
 }
 
-// question makes a node state its peers: a node answers every order, and has a higher number than 1, or refuses an order without its
-// life. try counts from 1.
+// question makes a node state its peers. It sends an order that the node answers but does not follow, because the order does not
+// name the node's life, and its number 1 is not newer than that of the node's last order. try counts from 1.
 func (k *peers) question(id fault.NodeID, try int) {
 	k.cfg.Sender.Order(id, servicenet.OrderPeers, func(string) *lofamov1.Message {
 		return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: peerWord{}.Order(id, 1, 0)}}

@@ -32,7 +32,7 @@ type IncidentFeed struct {
 type IncidentView struct {
 	Ready     bool              // false: the feed has not read the store yet
 	Revision  uint64            // of the store
-	Trimmed   uint64            // every incident that is no longer kept has changed up to this revision only; 0: unknown
+	Trimmed   uint64            // no incident that is no longer kept has changed after this revision; 0: unknown
 	Incidents []*StoredIncident // in order of their revisions, then of their ids; read-only
 	Changed   <-chan struct{}   // closed by the next change
 }

@@ -45,9 +45,9 @@ type StoredIncident struct {
 // revisions are those of an incident's keys; 0: there is no such key.
 type revisions struct{ recordRev, notesRev, responsesRev uint64 }
 
-// trimmedIncidents bounds the changes of the incidents that are no longer kept.
+// trimmedIncidents is the bound of the incidents that are no longer kept. None of them has changed after its revision.
 type trimmedIncidents struct {
-	// Revision is that of the last change; 0: the transaction that stored the bound made it.
+	// Revision of the last change of such an incident; 0: that of the transaction that stored the bound.
 	Revision uint64 `json:"revision,omitempty"`
 }
 

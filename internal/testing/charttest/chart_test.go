@@ -560,9 +560,9 @@ func TestSupervisorPodHoldsItsOwnKeysOnly(t *testing.T) {
 	}
 }
 
-// TestPortsOfSupervisorsAreInventorys: probes, Services and other members use the ports of the inventory. So a supervisor must not have
+// TestSupervisorPortsMustMatchInventory: probes, Services and other members use the ports of the inventory. So a supervisor must not have
 // other ones.
-func TestPortsOfSupervisorsAreInventorys(t *testing.T) {
+func TestSupervisorPortsMustMatchInventory(t *testing.T) {
 	t.Parallel()
 	ports := strings.Replace(admitting(t), "\nports:\n", "\nports:\n  http: 8080\n", 1)
 	if !strings.Contains(ports, "http: 8080") {

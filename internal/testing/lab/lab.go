@@ -174,8 +174,8 @@ func Becomes(node, component string, states ...lofamov1.State) func(Seen) bool {
 	}
 }
 
-// Settle waits until every node is NORMAL and a supervisor has heard it since Settle began, and until no link is bad: a node with a bad
-// link is NORMAL itself, and a link that has flapped improves later.
+// Settle waits until every node is NORMAL and a supervisor has heard it since Settle began. Then it waits until no link is SICK or FAILED,
+// because a node with such a link is NORMAL itself, and a link that has flapped recovers later.
 func (l *Lab) Settle(ctx context.Context) error {
 	if err := l.Cluster.WaitNormalSince(ctx, time.Now(), nil); err != nil {
 		return err

@@ -58,7 +58,7 @@ func (m *matcher) beyondLinks() (fault.Component, bool) {
 // newMatcher compiles the program and determines the components and states for which it may be true. For each of these
 // and each cause, it evaluates the condition with all other variables unknown. If the condition compares the duration,
 // it also evaluates with a duration between any two of the literals. It refuses a condition that is false everywhere, unless
-// that takes more than most evaluations.
+// the check needs more evaluations than the limit (most).
 func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Duration, most int) (*matcher, error) {
 	program, err := env.Program(checked, cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
@@ -111,8 +111,8 @@ type question struct {
 	most    int // limits asked
 }
 
-// possible narrows the values step by step: one evaluation with an unknown cause may exclude all causes. After most evaluations it
-// considers no causes and durations any more, so the answer may be true for a condition that is always false.
+// possible narrows the values step by step: one evaluation with an unknown cause may exclude all causes. Once asked reaches the limit
+// (most), it considers no more causes and durations. The answer may then be true for a condition that is always false.
 func (q *question) possible(durations []time.Duration) bool {
 	known := map[string]any{"fault.state": q.s.String()}
 	if !q.groups {

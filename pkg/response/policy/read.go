@@ -56,7 +56,7 @@ func tree(b []byte) (any, []byte, error) {
 	return v, escaped(js), nil
 }
 
-// foreign reports the characters that JSON permits in a text and YAML refuses or changes.
+// foreign reports whether JSON permits a character in a text, and YAML refuses or changes it.
 func foreign(c rune) bool { return c >= 0x7f && c <= 0x9f || c == 0xfffe || c == 0xffff }
 
 // escaped returns JSON that YAML reads as the same values. Other JSON stays as it is, to the byte.

@@ -129,16 +129,20 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 func (c *Client) listAgain(ctx context.Context, req *lofamov1.WatchIncidentsRequest, refusal error, known *knownIncidents,
 	each func(*lofamov1.WatchIncidentsResponse) error) error {
 	list, err := c.AllIncidents(ctx, &lofamov1.ListIncidentsRequest{Node: req.GetNode()}, incidentsChunk)
+	kept := list
+	if err == nil && req.GetNode() != "" { // a kept incident may no longer concern the node
+		kept, err = c.AllIncidents(ctx, &lofamov1.ListIncidentsRequest{}, incidentsChunk)
+	}
 	switch {
 	case err != nil:
 		return err
-	case list.GetStale(): // an incident that the list lacks may be one that it does not have yet
+	case list.GetStale(), kept.GetStale(): // an incident that the list lacks may be one that it does not have yet
 		return status.Error(codes.Unavailable, "the list of incidents is stale")
 	case list.GetRevision() < req.GetAfterRevision():
 		return refusal
 	}
 	resp := &lofamov1.WatchIncidentsResponse{Incidents: list.GetIncidents(), Revision: list.GetRevision()}
-	resp.Gone = known.without(resp.GetIncidents())
+	resp.Gone = known.without(kept.GetIncidents())
 	slices.SortFunc(resp.Incidents, func(a, b *lofamov1.Incident) int { return cmp.Compare(a.GetRevision(), b.GetRevision()) })
 	known.update(resp)
 	if err := each(resp); err != nil {

@@ -36,6 +36,7 @@ type faultServer struct {
 }
 
 type faultObject struct {
+	metav1.TypeMeta
 	Metadata metav1.ObjectMeta      `json:"metadata"`
 	Spec     kubernetes.FaultSpec   `json:"spec"`
 	Status   kubernetes.FaultStatus `json:"status"`
@@ -56,7 +57,8 @@ func (f *faultServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	switch {
 	case ours && name == "" && r.Method == http.MethodGet:
-		list := map[string]any{"metadata": metav1.ListMeta{ResourceVersion: strconv.Itoa(f.version)}}
+		list := map[string]any{"apiVersion": "lofamo.io/v1alpha1", "kind": "FaultList",
+			"metadata": metav1.ListMeta{ResourceVersion: strconv.Itoa(f.version)}}
 		var items []*faultObject
 		for _, o := range f.objects {
 			items = append(items, o)
@@ -73,7 +75,8 @@ func (f *faultServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.writers = append(f.writers, replica)
 		o := f.objects[name]
 		if o == nil {
-			o = &faultObject{Metadata: metav1.ObjectMeta{UID: types.UID("u" + strconv.Itoa(f.version))}}
+			o = &faultObject{TypeMeta: metav1.TypeMeta{APIVersion: "lofamo.io/v1alpha1", Kind: "Fault"},
+				Metadata: metav1.ObjectMeta{UID: types.UID("u" + strconv.Itoa(f.version))}}
 			f.objects[name] = o
 		}
 		if part == "status" {

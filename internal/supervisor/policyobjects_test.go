@@ -33,6 +33,7 @@ type policyServer struct {
 }
 
 type policyObject struct {
+	metav1.TypeMeta
 	Metadata metav1.ObjectMeta            `json:"metadata"`
 	Spec     json.RawMessage              `json:"spec"`
 	Status   kubernetes.FaultPolicyStatus `json:"status"`
@@ -57,7 +58,8 @@ func (f *policyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for _, o := range f.objects {
 			items = append(items, o)
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"metadata": metav1.ListMeta{ResourceVersion: fmt.Sprint(f.version)}, "items": items})
+		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "lofamo.io/v1alpha1", "kind": "FaultPolicyList",
+			"metadata": metav1.ListMeta{ResourceVersion: fmt.Sprint(f.version)}, "items": items})
 	case ours && isStatus && o != nil && r.Method == http.MethodPatch:
 		var in policyObject
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.Metadata.ResourceVersion != o.Metadata.ResourceVersion {
@@ -79,8 +81,9 @@ func (f *policyServer) put(name, key string) {
 	f.version++
 	spec := fmt.Sprintf(`{"match":"fault.component == \"memory\"","steps":[{"name":"taint","executor":"kubernetes.taint",
 		"parameters":{"key":%q,"effect":"NoSchedule"}}]}`, key)
-	f.objects[name] = &policyObject{Spec: json.RawMessage(spec), Metadata: metav1.ObjectMeta{Name: name, Generation: 1,
-		UID: types.UID("u" + name), ResourceVersion: fmt.Sprint(f.version)}}
+	f.objects[name] = &policyObject{TypeMeta: metav1.TypeMeta{APIVersion: "lofamo.io/v1alpha1", Kind: "FaultPolicy"},
+		Spec: json.RawMessage(spec), Metadata: metav1.ObjectMeta{Name: name, Generation: 1,
+			UID: types.UID("u" + name), ResourceVersion: fmt.Sprint(f.version)}}
 }
 
 // standing renders the status of an object, and returns the number of writes.

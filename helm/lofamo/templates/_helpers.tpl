@@ -206,8 +206,8 @@ true
 {{- if or .Values.supervisors.kubernetes.faults .Values.supervisors.kubernetes.policies }}true{{ end -}}
 {{- end }}
 
-{{/* Refuses ports of supervisors.config that differ from the inventory's, which probes, Services and other members use. Gossip and the page
-are optional. */}}
+{{/* Refuses ports of supervisors.config that differ from the inventory's, which probes, Services and other members use. Gossip is
+optional. */}}
 {{- define "lofamo.checkPorts" -}}
 {{- $ports := fromYaml (include "lofamo.ports" .) -}}
 {{- $c := .Values.supervisors.config | default dict -}}
@@ -215,12 +215,10 @@ are optional. */}}
 {{- range $key, $port := dict "http" "http" "grpc" "grpc" "report" "report" "gossipListen" "gossip" -}}
   {{- $_ := set $given $key (list (index $c $key) $port) -}}
 {{- end -}}
-{{- range $key, $port := dict "web" "web" "enrolment" "enrolment" -}}
-  {{- with index $c $key }}{{ if kindIs "map" . }}{{ $_ := set $given (printf "%s.listen" $key) (list (index . "listen") $port) }}{{ end }}{{ end -}}
-{{- end -}}
+{{- with $c.enrolment }}{{ if kindIs "map" . }}{{ $_ := set $given "enrolment.listen" (list .listen "enrolment") }}{{ end }}{{ end -}}
 {{- range $key, $pair := $given -}}
   {{- $at := index $pair 0 -}}{{- $name := index $pair 1 -}}
-  {{- $without := and (eq (toString $at) "") (or (has $name (list "gossip" "web")) (and (eq $name "enrolment") (not (include "lofamo.admits" $)))) -}}
+  {{- $without := and (eq (toString $at) "") (or (eq $name "gossip") (and (eq $name "enrolment") (not (include "lofamo.admits" $)))) -}}
   {{- if not (or (kindIs "invalid" $at) $without (eq (regexReplaceAll "^.*:" (toString $at) "") (index $ports $name | toString))) -}}
     {{- fail (printf "supervisors.config.%s: given %s: want port %v, which ports.%s of the inventory (or automatic.ports) changes for all members" $key (toString $at | default "nothing") (index $ports $name) $name) -}}
   {{- end -}}

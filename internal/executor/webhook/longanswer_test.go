@@ -52,7 +52,7 @@ func TestStatusCountsDespiteIncompleteBody(t *testing.T) {
 			t.Parallel()
 			s := serve(t, c.answer, replies(http.StatusOK, ""))
 			w := targetAt(t, s.URL)
-			w.Kinds, w.Answers, w.RequestTimeout = []string{"notify"}, config.AnswersStatus, config.Duration(2*time.Second)
+			w.Kinds, w.Answers, w.RequestTimeout = []string{"notify"}, config.AnswersStatus, config.Duration(5*time.Second)
 			got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookNotify, 1))
 			if got.Outcome != c.want || s.actions() != c.actions {
 				t.Errorf("%+v after %q: want outcome %d after %q", got, s.actions(), c.want, c.actions)
@@ -73,7 +73,7 @@ func TestAcceptedNotificationSucceedsAtDeadline(t *testing.T) {
 	s := serve(t, endless(http.StatusOK))
 	w := targetAt(t, s.URL)
 	w.Kinds, w.Answers, w.RequestTimeout = []string{"notify"}, config.AnswersStatus, config.Duration(time.Minute)
-	got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookNotify, 1, within(2*time.Second)))
+	got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookNotify, 1, within(5*time.Second)))
 	if got.Outcome != response.Succeeded || s.actions() != "do" {
 		t.Errorf("%+v after %q", got, s.actions())
 	}

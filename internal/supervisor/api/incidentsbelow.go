@@ -318,19 +318,25 @@ func (r *regionStream) list(ctx context.Context, c lofamov1.FaultSupervisorClien
 	bounded, cancel := context.WithTimeout(ctx, regionListTime)
 	defer cancel()
 	all, err := listRegion(bounded, c, &lofamov1.ListIncidentsRequest{Node: node, Limit: regionIncidentsPage}, math.MaxInt)
+	kept := all
+	if err == nil && node != "" { // a kept incident may no longer concern the node
+		kept, err = listRegion(bounded, c, &lofamov1.ListIncidentsRequest{Limit: regionIncidentsPage}, math.MaxInt)
+	}
 	switch {
 	case err != nil:
 		return 0, err
-	case all.GetStale():
+	case all.GetStale(), kept.GetStale():
 		return 0, fmt.Errorf("incidents of region %s: the list is stale", r.region)
 	}
 	gone, resp := maps.Clone(r.sent), &lofamov1.WatchIncidentsResponse{}
 	if all.GetRevision() < after {
-		all = nil
+		all, kept = nil, nil
+	}
+	for _, in := range kept.GetIncidents() {
+		delete(gone, r.region+"/"+in.GetId())
 	}
 	for _, in := range all.GetIncidents() {
 		id := r.region + "/" + in.GetId()
-		delete(gone, id)
 		if r.wants(in) || r.sent[id] {
 			resp.Incidents = append(resp.Incidents, in)
 		}

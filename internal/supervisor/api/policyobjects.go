@@ -225,9 +225,13 @@ func (k *keepPlan) accept(doc *policy.Document, version uint64) {
 func (k *keepPlan) refuse(name, reason, message string) {
 	st := PolicyStanding{Reason: reason, Message: message}
 	if was, is := k.set.Of(name); is && was.By == k.r.origin {
-		d, _ := k.r.parsed.of(was) // an unreadable document has an unknown mode
+		d, err := k.r.parsed.of(was)
 		st.Mode, st.Version = modeText(modeOf(d)), was.Version
-		st.Message = fmt.Sprintf("version %d stays in force: %s", was.Version, message)
+		stays := "stays in force"
+		if err != nil { // an earlier version accepted the document
+			stays = "cannot be read and starts no new responses"
+		}
+		st.Message = fmt.Sprintf("version %d %s: %s", was.Version, stays, message)
 	}
 	k.out[name] = st
 }

@@ -56,6 +56,19 @@ func inForce(t *testing.T, s *store.Etcd) string {
 	return strings.Join(out, ", ")
 }
 
+// TestUnreadablePolicyOfObjectIsNotInForce: an earlier version put the policy of an object in force, and this one reads neither the policy
+// nor the object. The object does not say that the policy stays in force.
+func TestUnreadablePolicyOfObjectIsNotInForce(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	r.KeptBy(testOrigin)
+	plant(t, r, s, store.StoredPolicy{Name: "a", By: testOrigin, JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)})
+	out, _, err := r.Keep(t.Context(), []PolicyObject{wanting("a", "a", "memory", "no such part")}, true)
+	if st := out["a"]; err != nil || st.Accepted || st.Reason != policyInvalid ||
+		!strings.HasPrefix(st.Message, "version 1 cannot be read and starts no new responses: ") {
+		t.Errorf("%+v, %v", out["a"], err)
+	}
+}
+
 // TestKeptPoliciesFollowObjects: policies appear, change and go with their objects, an invalid object leaves the last policy in force,
 // and an unchanged list commits nothing.
 func TestKeptPoliciesFollowObjects(t *testing.T) {

@@ -57,14 +57,14 @@ func tellable(ids []string) []string {
 // Neighbours implements Map.
 func (k *known) Neighbours(id fault.NodeID) []fault.NodeID { return k.names.Topology().Neighbours(id) }
 
-// departed returns the nodes of a former map that the present one lacks.
-func departed(before, now view.Map) []fault.NodeID {
-	if before.Topology() == now.Topology() {
+// lacking returns the nodes of a map that a map of another topology lacks.
+func lacking(of, other view.Map) []fault.NodeID {
+	if of.Topology() == other.Topology() {
 		return nil
 	}
 	var out []fault.NodeID
-	for rank := range before.Len() {
-		if id := before.ID(rank); !has(now, id) {
+	for rank := range of.Len() {
+		if id := of.ID(rank); !has(other, id) {
 			out = append(out, id)
 		}
 	}

@@ -188,7 +188,7 @@ func (t *Notifier) Run(ctx context.Context) {
 func (t *Notifier) follow(k *known) {
 	m, nodes, all := t.take()
 	nodes = append(nodes, moved(k.Map, m)...)
-	left := departed(k.Map, m)
+	other := append(lacking(k.Map, m), lacking(m, k.Map)...)
 	k.Map = m
 	if all {
 		nodes = nil
@@ -197,7 +197,7 @@ func (t *Notifier) follow(k *known) {
 		}
 	}
 	t.send(t.machine.Changed(nodes, k))
-	t.send(t.machine.Renew(time.Now(), left, k)) // a map of another topology may have the revision of the former one
+	t.send(t.machine.Renew(time.Now(), other, k)) // a map of another topology may have the revision of the earlier one
 }
 
 func (t *Notifier) hears(what any, k *known) {

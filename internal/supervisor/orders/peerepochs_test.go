@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -126,6 +128,25 @@ func TestLatePeerStatusChangesNothing(t *testing.T) {
 		n.say(4, 0)
 		n.run(time.Second)
 		n.reached("after copies of a time as a waiting spare, and of an earlier epoch", 50)
+	})
+}
+
+// TestRecordOfEarlierVersionGetsEpoch: a leader of an earlier version has stored n0's status without its epoch. The next leader hears the
+// same status, and one more begins its term with it. A copy of an earlier status then changes nothing.
+func TestRecordOfEarlierVersionGetsEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newPeerNodes(t)
+		n.say(5, 50)
+		n.run(time.Second)
+		n.stored["n0"] = proto.CloneOf(n.stored["n0"])
+		n.stored["n0"].Epoch = 0
+		n.begin()
+		n.say(5, 50)
+		n.run(time.Second)
+		n.begin()
+		n.say(4, 0)
+		n.run(time.Second)
+		n.reached("after a copy", 50)
 	})
 }
 

@@ -159,8 +159,8 @@ func (k *peers) begin(ctx context.Context) error {
 
 func (*peers) status(m *lofamov1.Message) *lofamov1.PeerStatus { return m.GetPeerStatus() }
 
-// said records a status. Spares count too. A record that differs only in the boot epoch is stored with its next change: until then,
-// statuses of the stored epoch say the same about the node.
+// said records a status. Spares count too. A record that differs only in the boot epoch is stored with its next change, unless the stored
+// one has none. Until then, statuses of the stored epoch say the same about the node.
 func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	id := fault.NodeID(st.GetNode())
 	if _, listed := k.cfg.Names.Topology().Node(id); !listed {
@@ -174,7 +174,8 @@ func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	k.heard[id] = now
 	k.mu.Unlock()
 	kept := keepPeers(was, st)
-	if k.records[id] = kept; !samePeers(was, kept) {
+	first := was.GetEpoch() == 0 && kept.GetEpoch() != 0 // a record of an earlier version has no epoch
+	if k.records[id] = kept; first || !samePeers(was, kept) {
 		k.put[id], k.dirty = true, true
 		k.note(id, kept)
 	}

@@ -70,7 +70,10 @@ const topologyCheck = time.Second
 func (c *Copy) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	topo := c.cfg.Names.Topology()
+	renamed, topo := c.cfg.Names.Changed(), c.cfg.Names.Topology()
+	if _, begun := c.Map(); begun {
+		renamed = nil // the next check suffices
+	}
 	snap, err := c.cfg.Store.MapNow(ctx)
 	if err != nil {
 		return err
@@ -87,6 +90,8 @@ func (c *Copy) follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-renamed: // at the start, the stored topology takes the place of the configured one
+			return nil
 		case <-check.C:
 			if c.cfg.Names.Topology() != topo {
 				return nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -13,6 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -166,4 +168,48 @@ func TestCopyIsReadAgainAfterBrokenFeed(t *testing.T) {
 	})
 	cancel()
 	wg.Wait()
+}
+
+// still is a store without updates.
+type still struct{}
+
+func (still) MapNow(context.Context) (store.Snapshot, error) { return store.Snapshot{Revision: 7}, nil }
+
+func (still) FollowMap(context.Context, uint64) <-chan store.MapUpdate { return nil }
+
+// TestFirstCopyTakesStoredTopologyAtOnce: a replica begins with the topology of its configuration, and reads the stored one a moment later.
+// Its copy then has the nodes that have joined. Later changes of the topology share a reading.
+func TestFirstCopyTakesStoredTopologyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		names := names2()
+		c := NewCopy(CopyConfig{Store: still{}, Names: names, Logger: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		wg.Go(func() { c.Run(ctx) })
+		synctest.Wait()
+		has := func(n int) bool {
+			m, ok := c.Map()
+			return ok && m.Len() == n
+		}
+		set := func(n int) {
+			var nodes []topology.Node
+			for x := range n {
+				nodes = append(nodes, topology.Node{ID: fault.DefaultNodeID(grid.Coord{X: x}), Coord: grid.Coord{X: x}})
+			}
+			names.Set(topology.New(grid.Dims{X: n, Y: 1, Z: 1}, nodes, nil, uint64(n)))
+		}
+		set(4)
+		if time.Sleep(2 * retryAfter); !has(4) {
+			t.Error("the copy has not the nodes of the stored topology")
+		}
+		set(5)
+		if time.Sleep(2 * retryAfter); has(5) {
+			t.Error("the copy is read again at once: many nodes that join would each cost a reading")
+		}
+		if time.Sleep(topologyCheck); !has(5) {
+			t.Error("the copy lacks a node that has joined")
+		}
+	})
 }

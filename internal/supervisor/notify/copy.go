@@ -64,16 +64,12 @@ func lacking(of, other view.Map) []fault.NodeID {
 	}
 	var out []fault.NodeID
 	for rank := range of.Len() {
-		if id := of.ID(rank); !has(other, id) {
+		id := of.ID(rank)
+		if _, has := other.Rank(id); !has {
 			out = append(out, id)
 		}
 	}
 	return out
-}
-
-func has(m view.Map, id fault.NodeID) bool {
-	_, ok := m.Rank(id)
-	return ok
 }
 
 // moved returns the nodes whose group faults changed.

@@ -107,9 +107,10 @@ func keepPeers(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	return out
 }
 
-// samePeers reports whether two records differ at most in the boot epoch.
+// samePeers reports whether a record and its successor differ at most in the boot epoch. A record of an earlier version has no epoch, and is
+// not the same as one with an epoch.
 func samePeers(a, b *lofamov1.PeerStatus) bool {
-	if a == nil || a.GetEpoch() == b.GetEpoch() {
+	if a.GetEpoch() == 0 || a.GetEpoch() == b.GetEpoch() {
 		return proto.Equal(a, b)
 	}
 	b = proto.CloneOf(b)

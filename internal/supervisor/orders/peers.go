@@ -174,8 +174,7 @@ func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	k.heard[id] = now
 	k.mu.Unlock()
 	kept := keepPeers(was, st)
-	first := was.GetEpoch() == 0 && kept.GetEpoch() != 0 // a record of an earlier version has no epoch
-	if k.records[id] = kept; first || !samePeers(was, kept) {
+	if k.records[id] = kept; !samePeers(was, kept) {
 		k.put[id], k.dirty = true, true
 		k.note(id, kept)
 	}

@@ -63,19 +63,23 @@ func trimmedOf(kv *mvccpb.KeyValue) uint64 {
 // trimmedBy returns the write of the bound that a transaction with these deletions has to store; false: the bound stays. If the incidents
 // cannot be read, the bound is the transaction itself. Clients that resume from an earlier revision then list the incidents again.
 func (s *Etcd) trimmedBy(ctx context.Context, deletes []string) (KV, bool) {
+	var keys []string
+	for _, key := range deletes {
+		if id, ok := strings.CutPrefix(key, keyIncidents); ok {
+			record, notes, responses := IncidentKeys(id)
+			keys = append(keys, record, notes, responses)
+		}
+	}
+	if len(keys) == 0 { // as in nearly every commit
+		return KV{}, false
+	}
 	var opts []clientv3.OpOption
 	if s.SoleCopy() {
 		opts = append(opts, clientv3.WithSerializable())
 	}
-	ops := []clientv3.Op{clientv3.OpGet(keyIncidentsTrimmed, opts...)}
-	for _, key := range deletes {
-		if id, ok := strings.CutPrefix(key, keyIncidents); ok {
-			record, notes, responses := IncidentKeys(id)
-			ops = append(ops, clientv3.OpGet(record, opts...), clientv3.OpGet(notes, opts...), clientv3.OpGet(responses, opts...))
-		}
-	}
-	if len(ops) == 1 {
-		return KV{}, false
+	var ops []clientv3.Op
+	for _, key := range append(keys, keyIncidentsTrimmed) {
+		ops = append(ops, clientv3.OpGet(key, opts...))
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()

@@ -30,7 +30,7 @@ func broken(status int) func(http.ResponseWriter, *http.Request) {
 }
 
 // TestStatusCountsDespiteIncompleteBody: without the contract only the status counts. So a receiver that accepts or refuses a notification
-// gets it once. With the contract the missing part may be the outcome, and the supervisor asks for it.
+// gets it once. With the contract the missing part may be the outcome, and the supervisor asks for the outcome.
 func TestStatusCountsDespiteIncompleteBody(t *testing.T) {
 	page := strings.Repeat("x", 2*executor.MaxHTTPAnswer)
 	for name, c := range map[string]struct {

@@ -97,7 +97,7 @@ func (s *Server) unheard(nodes []topology.Node) (out []fault.NodeID) {
 	return out
 }
 
-// asked returns a function that reports whether all nodes have been heard. It asks the others, at most once in agentsAsk.
+// asked returns a function that reports whether all nodes have been heard. It asks those that have not, once per agentsAsk at most.
 func (s *Server) asked(nodes []topology.Node) (reported func() bool) {
 	var at time.Time
 	return func() bool {

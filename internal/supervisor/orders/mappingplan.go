@@ -133,7 +133,7 @@ func (m *mappingMachine) Evidence(now time.Time, is *chanmask.Map, occupants []f
 	}
 }
 
-// vacate forgets the former node of a place: all findings about it and its links, and the orders to it.
+// vacate forgets the earlier node of a place: all findings about that node and its links, and the orders to that node.
 func (m *mappingMachine) vacate(rank int) {
 	delete(m.since, rank)
 	delete(m.found, rank)

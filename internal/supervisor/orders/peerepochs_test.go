@@ -132,7 +132,7 @@ func TestLatePeerStatusChangesNothing(t *testing.T) {
 }
 
 // TestRecordOfEarlierVersionGetsEpoch: a leader of an earlier version has stored n0's status without its epoch. The next leader hears the
-// same status, and one more begins its term with it. A copy of an earlier status then changes nothing.
+// same status and stores its epoch. In the term after that, a copy of an earlier status changes nothing.
 func TestRecordOfEarlierVersionGetsEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newPeerNodes(t)

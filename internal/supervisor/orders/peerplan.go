@@ -107,8 +107,8 @@ func keepPeers(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	return out
 }
 
-// samePeers reports whether a record and its successor differ at most in the boot epoch. A record of an earlier version has no epoch, and is
-// not the same as one with an epoch.
+// samePeers reports whether a record and its successor differ at most in the boot epoch. A record of an earlier version has no epoch, so it
+// differs from one with an epoch.
 func samePeers(a, b *lofamov1.PeerStatus) bool {
 	if a.GetEpoch() == 0 || a.GetEpoch() == b.GetEpoch() {
 		return proto.Equal(a, b)

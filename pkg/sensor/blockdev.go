@@ -49,6 +49,9 @@ func (s *blockdevSource) Name() string { return "blockdev:" + s.cfg.Device }
 // Component returns the configured component.
 func (s *blockdevSource) Component() fault.Component { return s.cfg.Component }
 
+// resume implements resumer.
+func (s *blockdevSource) resume(source.Reading) { s.seen = true }
+
 // Read measures now. A device that never existed is unknown; one that has disappeared is FAILED.
 func (s *blockdevSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.cfg.Component, s.Name())
@@ -95,6 +98,7 @@ func (s *blockdevSource) state(j *source.Judge) {
 	}
 	switch state {
 	case "live", "running":
+		j.Say(fault.Normal, 0, "", "%s is %s", s.cfg.Device, state)
 	case "new", "resetting", "connecting", // NVMe
 		"created", "blocked", "created-blocked", "quiesce": // SCSI
 		j.Say(fault.Sick, 0, "", "%s is %s", s.cfg.Device, state)
@@ -102,7 +106,7 @@ func (s *blockdevSource) state(j *source.Judge) {
 		"cancel", "deleted", "offline", "transport-offline": // SCSI
 		j.Say(fault.Failed, 0, "", "%s is %s", s.cfg.Device, state)
 	default:
-		j.Fail(fmt.Errorf("read %s: state %.40q is not one that is known", s.sys.Path(s.path("device/state")...), state))
+		j.Fail(s.sys.Bad(fmt.Errorf("state %.40q is not one that is known", state), s.path("device/state")...))
 	}
 }
 
@@ -112,7 +116,7 @@ func (s *blockdevSource) readOnly(j *source.Judge) {
 	case err != nil:
 		j.Fail(err)
 	case ro > 1:
-		j.Fail(fmt.Errorf("read %s: holds %d: want 0 or 1", s.sys.Path(s.path("ro")...), ro))
+		j.Fail(s.sys.Bad(fmt.Errorf("holds %d: want 0 or 1", ro), s.path("ro")...))
 	case ro == 1:
 		j.Say(fault.Sick, 0, "", "%s is read-only", s.cfg.Device)
 	}
@@ -130,7 +134,7 @@ func (s *blockdevSource) progress(j *source.Judge) {
 	}
 	done, inFlight, err := parseStat(text)
 	if err != nil {
-		j.Fail(fmt.Errorf("read %s: %w", s.sys.Path(s.path("stat")...), err))
+		j.Fail(s.sys.Bad(err, s.path("stat")...))
 		return
 	}
 	now := s.cfg.Clock()
@@ -139,7 +143,7 @@ func (s *blockdevSource) progress(j *source.Judge) {
 		return
 	}
 	if held := now.Sub(s.since); held >= stalled {
-		j.Say(fault.Sick, held.Seconds(), "s", "%s: %d requests in flight, none completed for %v", s.cfg.Device, inFlight,
+		j.Within(stalled, fault.Sick, held.Seconds(), "s", "%s: %d requests in flight, none completed for %v", s.cfg.Device, inFlight,
 			held.Round(time.Second))
 	}
 }

@@ -44,16 +44,20 @@ type kind struct {
 	// slack is the hysteresis: how far inside a bound a value must be before its state improves, so that a value that
 	// oscillates around the bound causes one change. It is in units; relative is a share of the bound.
 	slack, relative float64
+	// lowest and highest bound what a part that works can have; see possible.
+	lowest, highest float64
+	neverZero       bool // exactly 0 is no value
+	windows         bool // a single limit is none
 }
 
 func (q Quantity) kind() kind {
 	switch q {
 	case Temperature: // millidegrees Celsius
-		return kind{fault.ComponentTemperature, "temp", "°C", 1e-3, 2, 0}
+		return kind{component: fault.ComponentTemperature, prefix: "temp", unit: "°C", scale: 1e-3, slack: 2, lowest: -40, highest: 127, neverZero: true}
 	case Voltage: // millivolts
-		return kind{fault.ComponentVoltage, "in", "V", 1e-3, 0, 0.01}
+		return kind{component: fault.ComponentVoltage, prefix: "in", unit: "V", scale: 1e-3, relative: 0.01, lowest: -1e3, highest: 1e3, windows: true}
 	default: // microwatts
-		return kind{fault.ComponentPower, "power", "W", 1e-6, 0, 0.01}
+		return kind{component: fault.ComponentPower, prefix: "power", unit: "W", scale: 1e-6, relative: 0.01, lowest: -1, highest: 1e5}
 	}
 }
 
@@ -131,8 +135,8 @@ type HwmonConfig struct {
 	Bounds   Bounds // NaN: the chip's own
 }
 
-// Hwmon judges temperature, voltage or power by all the kernel's hardware monitoring chips and their four limits. If no
-// chip measures temperature, it uses thermal zones and their trip points.
+// Hwmon judges temperature, voltage or power by the kernel's hardware monitoring chips and their four limits. If no
+// chip that is judged measures temperature, it uses thermal zones and their trip points: the processor's own if there are such zones.
 //
 // The four limits are those of the register map (seed 001 Table VI): alarm low, warning low, warning high, alarm high.
 // A value outside the inner two is SICK, outside the outer two FAILED. It controls nothing: no fan, no cap.
@@ -142,6 +146,7 @@ type Hwmon struct {
 	sys   source.Root
 	chips *chips
 	last  map[string]fault.State // of each input, for the slack
+	was   fault.State            // before a restart, of inputs without last
 	seen  bool                   // an input of the quantity has given a value
 
 	applied atomic.Pointer[Bounds] // of the input that decided the last reading
@@ -169,6 +174,9 @@ func (s *Hwmon) Component() fault.Component { return s.kind.component }
 // the chip's own. Before the first judgement they are the configured ones. It may be called while Read runs.
 func (s *Hwmon) Bounds() Bounds { return *s.applied.Load() }
 
+// resume implements resumer.
+func (s *Hwmon) resume(was source.Reading) { s.was = was.State }
+
 // input is one measuring point.
 type input struct {
 	name   string // for people: "k10temp Tctl"
@@ -180,24 +188,25 @@ type input struct {
 // Read measures now. The reading's value is that of the deciding input: the one with the worst state, and among equals
 // the one nearest to its upper bound.
 func (s *Hwmon) Read(context.Context) (source.Reading, error) {
-	j := source.NewJudge(s.kind.component, s.Name())
-	inputs, err := s.inputs()
-	j.Fail(err)
-	if len(inputs) == 0 && s.cfg.Quantity == Temperature {
-		zones, err := s.zones()
-		j.Fail(err)
-		inputs = zones
+	l := look{Judge: source.NewJudge(s.kind.component, s.Name())}
+	s.inputs(&l)
+	if len(l.inputs) == 0 && s.cfg.Quantity == Temperature {
+		s.zones(&l)
 	}
-	absent := s.absent(inputs)
+	l.noteLeftOut()
 	var worst *input
 	state := fault.State(0)
-	for i := range inputs {
-		in := &inputs[i]
+	for i := range l.inputs {
+		in := &l.inputs[i]
 		in.bounds = in.bounds.over(s.cfg.Bounds)
 		if in.bounds.none() {
 			continue
 		}
-		st := in.bounds.classifyFrom(s.last[in.key], in.value, s.kind)
+		last, known := s.last[in.key]
+		if !known {
+			last = s.was
+		}
+		st := in.bounds.classifyFrom(last, in.value, s.kind)
 		s.last[in.key] = st
 		if worst == nil || st > state || st == state && in.headroom() < worst.headroom() {
 			worst, state = in, st
@@ -206,12 +215,13 @@ func (s *Hwmon) Read(context.Context) (source.Reading, error) {
 	if worst != nil {
 		b := worst.bounds
 		s.applied.Store(&b)
-		j.Say(state, worst.value, s.kind.unit, "%s", s.describe(*worst))
+		s.was = 0
+		l.Say(state, worst.value, s.kind.unit, "%s", s.describe(*worst))
 	}
-	r, err := j.Reading(absent)
+	r, err := l.Reading(s.absent(l.inputs))
 	r.Absent = !s.seen && err == nil && s.cfg.Chip == "" && s.cfg.Label == ""
-	if worst == nil && len(inputs) > 0 && err == nil {
-		r.Value, r.Unit = inputs[0].value, s.kind.unit // known, though not judged
+	if worst == nil && len(l.inputs) > 0 && err == nil {
+		r.Value, r.Unit = l.inputs[0].value, s.kind.unit // known, though not judged
 	}
 	return r, err
 }
@@ -241,7 +251,7 @@ func (s *Hwmon) absent(inputs []input) string {
 		what += " named " + s.cfg.Label
 	}
 	if s.seen {
-		return "the " + what + " gives no value any more"
+		return "the " + what + " gives no value that can be judged"
 	}
 	return "no " + what + " on this machine"
 }
@@ -264,4 +274,9 @@ func (s *Hwmon) describe(in input) string {
 
 func (s *Hwmon) wanted(label, file string) bool {
 	return s.cfg.Label == "" || s.cfg.Label == label || s.cfg.Label == strings.TrimSuffix(file, "_input")
+}
+
+// judged reports whether a driver's inputs count: it is known to be good, or the configuration names it or one of its inputs.
+func (s *Hwmon) judged(driver string) bool {
+	return s.cfg.Chip != "" || s.cfg.Label != "" || matches(driver, trusted[s.cfg.Quantity])
 }

@@ -1,7 +1,6 @@
 package sensor
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -55,7 +54,7 @@ type chips struct {
 }
 
 // list returns the chips, and the errors of those that cannot be listed.
-func (c *chips) list() ([]chip, error) {
+func (c *chips) list() ([]chip, []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock()
@@ -65,7 +64,7 @@ func (c *chips) list() ([]chip, error) {
 	c.at = time.Time{}
 	dirs, err := c.sys.Glob(hwmonDir, "hwmon[0-9]*")
 	if err != nil {
-		return nil, err
+		return nil, []error{err}
 	}
 	c.listed = make([]chip, 0, len(dirs))
 	var errs []error
@@ -80,7 +79,7 @@ func (c *chips) list() ([]chip, error) {
 	if len(errs) == 0 {
 		c.at = now
 	}
-	return c.listed, errors.Join(errs...)
+	return c.listed, errs
 }
 
 // forget makes the next reading list the chips again, because a listed file has disappeared.

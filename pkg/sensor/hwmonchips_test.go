@@ -14,13 +14,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
 )
 
-// writeChips writes a server's usual chips: a processor, two disks, and a board controller.
+// writeChips writes a server's usual chips: a processor, a disk, a power supply, and a board controller.
 func writeChips(tb testing.TB, root string) {
 	tb.Helper()
 	set := func(chip int, file string, value any) {
 		sourcetest.Write(tb, root, fmt.Sprintf("class/hwmon/hwmon%d/%s", chip, file), fmt.Sprint(value))
 	}
-	for chip, name := range []string{"k10temp", "nvme", "nvme", "nct6775"} {
+	for chip, name := range []string{"k10temp", "nvme", "pmbus", "nct6775"} {
 		set(chip, "name", name)
 		set(chip, "power/control", "auto") // every device has this directory
 		for i := 1; i <= 3; i++ {
@@ -37,8 +37,8 @@ func writeChips(tb testing.TB, root string) {
 		set(3, in+"_min", 900)
 		set(3, in+"_max", 1100)
 	}
-	set(3, "power1_input", 150000000)
-	set(3, "power1_max", 250000000)
+	set(2, "power1_input", 150000000)
+	set(2, "power1_max", 250000000)
 }
 
 func hwmonSources(tb testing.TB, root string) []Source {

@@ -2,6 +2,7 @@ package sensor
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"strings"
@@ -14,29 +15,53 @@ const (
 	thermalDir = "class/thermal"
 )
 
-// inputs reads all hwmon inputs of the quantity (Documentation/ABI/testing/sysfs-class-hwmon). It omits inputs that the
-// driver reports as absent; an unreadable input is an error beside the other inputs.
-func (s *Hwmon) inputs() ([]input, error) {
-	chips, err := s.chips.list()
-	errs := []error{err}
-	var out []input
-	for i := range chips {
-		if s.cfg.Chip != "" && s.cfg.Chip != chips[i].name {
-			continue
-		}
-		found, err := s.chipInputs(&chips[i])
-		out, errs = append(out, found...), append(errs, err)
-	}
-	return out, errors.Join(errs...)
+// look collects what one reading finds.
+type look struct {
+	*source.Judge
+	inputs      []input  // that are judged
+	implausible []string // names of inputs with a value or limits that no part has
+	listed      []string // names of inputs that are not judged
 }
 
-func (s *Hwmon) chipInputs(c *chip) ([]input, error) {
+// noteLeftOut names the inputs that are not judged.
+func (l *look) noteLeftOut() {
+	for _, n := range []struct {
+		what  string
+		names []string
+	}{{"implausible", l.implausible}, {"not judged", l.listed}} {
+		more := ""
+		if len(n.names) > namedLeftOut {
+			more = fmt.Sprintf(" and %d more", len(n.names)-namedLeftOut)
+			n.names = n.names[:namedLeftOut]
+		}
+		if len(n.names) > 0 {
+			l.Note("%s: %s%s", n.what, strings.Join(n.names, ", "), more)
+		}
+	}
+}
+
+// namedLeftOut is how many inputs a note names: a detail has little room.
+const namedLeftOut = 2
+
+// inputs reads all hwmon inputs of the quantity (Documentation/ABI/testing/sysfs-class-hwmon). It omits inputs that the
+// driver reports as absent.
+func (s *Hwmon) inputs(l *look) {
+	chips, errs := s.chips.list()
+	for _, err := range errs {
+		l.Fail(err)
+	}
+	for i := range chips {
+		if s.cfg.Chip == "" || s.cfg.Chip == chips[i].name {
+			s.chipInputs(l, &chips[i])
+		}
+	}
+}
+
+func (s *Hwmon) chipInputs(l *look, c *chip) {
 	files := c.inputs(s.kind.prefix, "_input")
 	if s.cfg.Quantity == Power && len(files) == 0 { // ACPI power meters give averages only
 		files = c.inputs(s.kind.prefix, "_average")
 	}
-	var out []input
-	var errs []error
 	for _, f := range files {
 		point := f[:strings.LastIndexByte(f, '_')]
 		label := point
@@ -46,53 +71,48 @@ func (s *Hwmon) chipInputs(c *chip) ([]input, error) {
 		if !s.wanted(label, point) {
 			continue
 		}
-		in, ok, err := s.read(c, point, f)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		if in, ok := s.read(l, c, point, f); ok {
+			in.name, in.key = c.name+" "+label, c.dir+"/"+point
+			s.sort(l, c.name, in)
 		}
-		if !ok {
-			continue
-		}
-		s.seen = true
-		in.name, in.key = c.name+" "+label, c.dir+"/"+point
-		out = append(out, in)
 	}
-	return out, errors.Join(errs...)
 }
 
-// read reads one input and its limits. It returns false for an input that is disabled, or marked useless by its own
+// sort puts an input where it belongs: to those that are judged, or to those that are only named.
+func (s *Hwmon) sort(l *look, driver string, in input) {
+	s.seen = true
+	dropped := in.bounds.programmed(s.kind)
+	switch {
+	case !s.kind.possible(in.value) || matches(driver, boards) && in.bounds.open(in.value):
+		l.implausible = append(l.implausible, fmt.Sprintf("%s %.4g %s", in.name, in.value, s.kind.unit))
+		return
+	case dropped && in.bounds.none():
+		l.implausible = append(l.implausible, "limits of "+in.name)
+	case !s.judged(driver):
+		l.listed = append(l.listed, in.name)
+	}
+	if s.judged(driver) {
+		l.inputs = append(l.inputs, in)
+	}
+}
+
+// read reads one input and its limits. It returns false for an input that is unreadable, disabled, or marked useless by its own
 // fault flag.
-func (s *Hwmon) read(c *chip, point, file string) (input, bool, error) {
-	for _, flag := range []struct {
-		suffix string
-		off    int64
-	}{{"_enable", 0}, {"_fault", 1}} {
-		v, err := s.listed(c, point+flag.suffix)
-		if err != nil {
-			return input{}, false, err
-		}
-		if v == float64(flag.off) {
-			return input{}, false, nil
-		}
+func (s *Hwmon) read(l *look, c *chip, point, file string) (input, bool) {
+	number := func(file string) float64 {
+		v, err := s.listed(c, file)
+		l.Fail(err)
+		return v
 	}
-	v, err := s.listed(c, file)
-	if err != nil || math.IsNaN(v) {
-		return input{}, false, err
+	if number(point+"_enable") == 0 || number(point+"_fault") == 1 {
+		return input{}, false
 	}
-	in := input{value: v * s.kind.scale, bounds: NoBounds()}
-	for _, l := range []struct {
-		suffix string
-		bound  *float64
-	}{{"_lcrit", &in.bounds.AlarmLow}, {"_min", &in.bounds.WarnLow}, {"_max", &in.bounds.WarnHigh}, {"_crit", &in.bounds.AlarmHigh}} {
-		v, err := s.listed(c, point+l.suffix)
-		if err != nil {
-			return input{}, false, err
-		}
-		*l.bound = v * s.kind.scale
+	v := number(file)
+	if math.IsNaN(v) {
+		return input{}, false
 	}
-	in.bounds = sane(in.bounds)
-	return in, true, nil
+	return input{value: v * s.kind.scale, bounds: Bounds{AlarmLow: number(point+"_lcrit") * s.kind.scale, WarnLow: number(point+"_min") * s.kind.scale,
+		WarnHigh: number(point+"_max") * s.kind.scale, AlarmHigh: number(point+"_crit") * s.kind.scale}}, true
 }
 
 // listed is optional for a file of a chip. It opens only files that the chip has.
@@ -112,7 +132,7 @@ func (s *Hwmon) optional(dir, file string) (float64, error) {
 	return orNaN(s.sys.Int(dir, file))
 }
 
-// orNaN returns NaN for a number that the driver does not have.
+// orNaN returns NaN for a number that is unreadable. That the driver does not have it is no error.
 func orNaN(v int64, err error) (float64, error) {
 	switch {
 	case err == nil:
@@ -120,80 +140,58 @@ func orNaN(v int64, err error) (float64, error) {
 	case source.Missing(err):
 		return math.NaN(), nil
 	}
-	return 0, err
-}
-
-// sane drops the limits of chips that were never programmed: a pair that admits no value, and an upper limit of 0 or
-// less without a lower one.
-func sane(b Bounds) Bounds {
-	drop := func(low, high *float64) {
-		if *low >= *high {
-			*low, *high = math.NaN(), math.NaN()
-		}
-		if math.IsNaN(*low) && *high <= 0 {
-			*high = math.NaN()
-		}
-	}
-	drop(&b.WarnLow, &b.WarnHigh)
-	drop(&b.AlarmLow, &b.AlarmHigh)
-	return b
+	return math.NaN(), err
 }
 
 // zones reads the thermal zones (Documentation/ABI/testing/sysfs-class-thermal). Trip points of type critical are
-// alarms. Hot and passive ones, at which the kernel begins to act, are warnings. Active ones only start fans.
-func (s *Hwmon) zones() ([]input, error) {
+// alarms. Hot and passive ones, at which the kernel begins to act, are warnings. Active ones only start fans. If the processor has zones
+// of its own, they decide.
+func (s *Hwmon) zones(l *look) {
 	zones, err := s.sys.Glob(thermalDir, "thermal_zone[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	var out []input
-	var errs []error
+	l.Fail(err)
+	var own, others []input
 	for _, z := range zones {
 		dir := thermalDir + "/" + z
 		name, err := s.sys.Text(dir, "type")
 		if err != nil {
-			errs = append(errs, err)
-			continue
+			l.Fail(err)
+			name = z
 		}
 		if s.cfg.Chip != "" && s.cfg.Chip != name || !s.wanted(z, z) {
 			continue
 		}
 		v, err := s.optional(dir, "temp")
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+		l.Fail(err)
 		if math.IsNaN(v) {
 			continue
 		}
-		bounds, err := s.trips(dir)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
 		s.seen = true
-		out = append(out, input{name: name, key: z, value: v * s.kind.scale, bounds: bounds})
+		in := input{name: name, key: z, value: v * s.kind.scale, bounds: s.trips(l, dir)}
+		in.bounds.programmed(s.kind)
+		switch {
+		case !s.kind.possible(in.value):
+			l.implausible = append(l.implausible, fmt.Sprintf("%s %.4g %s", in.name, in.value, s.kind.unit))
+		case matches(name, processors):
+			own = append(own, in)
+		default:
+			others = append(others, in)
+		}
 	}
-	return out, errors.Join(errs...)
+	if l.inputs = own; len(own) == 0 {
+		l.inputs = others
+	}
 }
 
-func (s *Hwmon) trips(dir string) (Bounds, error) {
+func (s *Hwmon) trips(l *look, dir string) Bounds {
 	b := NoBounds()
 	files, err := s.sys.Glob(dir, "trip_point_[0-9]*_type")
-	if err != nil {
-		return b, err
-	}
+	l.Fail(err)
 	for _, f := range files {
 		kind, err := s.sys.Text(dir, f)
-		if err != nil {
-			return b, err
-		}
+		l.Fail(err)
 		t, err := s.optional(dir, strings.TrimSuffix(f, "_type")+"_temp")
-		if err != nil {
-			return b, err
-		}
-		t *= s.kind.scale
-		if t <= 0 { // not programmed: firmware writes 0 or -274
+		l.Fail(err)
+		if t *= s.kind.scale; t <= 0 { // not programmed: firmware writes 0 or -274
 			continue
 		}
 		switch kind {
@@ -203,7 +201,7 @@ func (s *Hwmon) trips(dir string) (Bounds, error) {
 			b.WarnHigh = lower(b.WarnHigh, t)
 		}
 	}
-	return b, nil
+	return b
 }
 
 // lower returns the smaller of two numbers, each of which may be NaN.

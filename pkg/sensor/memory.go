@@ -1,11 +1,10 @@
 // A memorySource judges a node's memory by the kernel's counters: ECC errors (EDAC), out-of-memory kills and memory
 // pressure (PSI).
 //
-// Only machine-wide out-of-memory kills count. The kernel's only counter of kills, oom_kill, includes kills at the limit of a memory
-// cgroup, which say nothing about the machine. So a kill counts if a task has reclaimed memory of the machine directly (allocstall)
-// shortly before: the page allocator kills only after direct reclaim has failed, and reclaim for a cgroup's limit is not in that counter.
-// Free memory is no evidence, because a kill frees memory before the next reading. Neither is PSI, which includes stalls at a cgroup's
-// limit.
+// Kills and pressure say nothing about the machine by themselves: both also come from a memory cgroup at its own limit. They count
+// only while the machine itself is short of memory, by MemAvailable. Page cache counts as available there. A kill also needs a direct
+// reclaim of the machine's memory (allocstall): the page allocator kills only after that, and a cgroup's reclaim is not in that counter.
+// A shortage that begins and ends between two readings is not seen.
 //
 // It tests no memory and reads no machine-check log. A machine without EDAC is judged by the other two, and one without
 // all three is unknown.
@@ -40,16 +39,26 @@ type memorySource struct {
 	proc, sys source.Root
 	corrected *source.Growth
 	reclaims  *source.Growth // direct reclaims of the machine's memory
+	kills     *source.Growth // all
 	ooms      *source.Growth // of machineKills
 
-	kills        uint64 // the counter at the last reading, if killsKnown
+	lastKills    uint64 // the counter at the last reading, if killsKnown
 	killsKnown   bool
 	machineKills uint64 // machine-wide since the first reading
+
+	meminfo map[string]uint64 // of this reading, in kB; empty: unreadable
+	shortAt time.Time         // of the last reading at which the machine was short of memory
 }
 
-// reclaimWindow is the longest time between a direct reclaim and a reading with the kill that it explains. Between the reclaim and the
-// kill, the kernel scans memory, which takes time.
-const reclaimWindow = 10 * time.Second
+// recently is the longest time between a shortage or a direct reclaim and a reading with the kill or the pressure that it explains.
+// A kill frees memory before the next reading, and PSI looks back over 10 s.
+const recently = 10 * time.Second
+
+// A machine is short of memory if less than one part in shortShare is available, and less than shortKB.
+const (
+	shortShare = 20
+	shortKB    = 4 << 20
+)
 
 // newMemory returns the source.
 func newMemory(cfg memoryConfig) *memorySource {
@@ -58,7 +67,8 @@ func newMemory(cfg memoryConfig) *memorySource {
 		proc:      source.Root(cfg.Procfs),
 		sys:       source.Root(cfg.Sysfs),
 		corrected: source.NewGrowth(cfg.CorrectedWindow),
-		reclaims:  source.NewGrowth(reclaimWindow),
+		reclaims:  source.NewGrowth(recently),
+		kills:     source.NewGrowth(cfg.OOMHold),
 		ooms:      source.NewGrowth(cfg.OOMHold),
 	}
 }
@@ -74,9 +84,10 @@ func (s *memorySource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.Component(), s.Name())
 	now := s.cfg.Clock()
 	s.edac(j, now)
+	s.readMeminfo(j, now)
 	s.poisoned(j)
 	s.oom(j, now)
-	s.pressure(j)
+	s.pressure(j, now)
 	return j.Reading("no EDAC, no oom_kill counter and no memory pressure on this machine")
 }
 
@@ -120,17 +131,16 @@ func (s *memorySource) edac(j *source.Judge, now time.Time) {
 		j.Say(fault.Failed, float64(ue), "", "%s since boot or reset_counters",
 			fault.Plural(ue, "uncorrected memory error"))
 	case grown > uint64(s.cfg.SickCorrected):
-		j.Say(fault.Sick, float64(grown), "", "%s within %v: more than %d", fault.Plural(grown, "corrected memory error"),
+		j.Within(s.cfg.CorrectedWindow, fault.Sick, float64(grown), "", "%s within %v: more than %d", fault.Plural(grown, "corrected memory error"),
 			s.cfg.CorrectedWindow, s.cfg.SickCorrected)
 	default:
 		j.Say(fault.Normal, float64(grown), "", "%s within %v", fault.Plural(grown, "corrected memory error"), s.cfg.CorrectedWindow)
 	}
 }
 
-// poisoned reads how much memory the kernel has withdrawn since boot because its hardware reported errors there
-// (HardwareCorrupted of /proc/meminfo). It sees uncorrected errors on machines without an EDAC driver. It is SICK, not
-// FAILED: nothing uses that memory any more, and a page that the kernel withdrew as a precaution counts too.
-func (s *memorySource) poisoned(j *source.Judge) {
+// readMeminfo reads /proc/meminfo (Documentation/filesystems/proc.rst).
+func (s *memorySource) readMeminfo(j *source.Judge, now time.Time) {
+	s.meminfo = map[string]uint64{}
 	text, err := s.proc.Text("meminfo")
 	if err != nil {
 		if !source.Missing(err) {
@@ -139,24 +149,41 @@ func (s *memorySource) poisoned(j *source.Judge) {
 		return
 	}
 	for line := range strings.Lines(text) {
-		value, ok := strings.CutPrefix(line, "HardwareCorrupted:")
-		if !ok {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "MemTotal" && name != "MemAvailable" && name != "HardwareCorrupted" {
 			continue
 		}
 		kb, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-		switch {
-		case err != nil:
-			j.Fail(fmt.Errorf("read %s: HardwareCorrupted is %.40q: want a number of kB", s.proc.Path("meminfo"), strings.TrimSpace(value)))
-		case kb > 0:
-			j.Say(fault.Sick, float64(kb), "kB", "the kernel has withdrawn %d kB of memory with hardware errors since boot", kb)
-		default:
-			j.Say(fault.Normal, 0, "", "no memory withdrawn with hardware errors since boot")
+		if err != nil {
+			j.Fail(s.proc.Bad(fmt.Errorf("%s is %.40q: want a number of kB", name, strings.TrimSpace(value)), "meminfo"))
+			continue
 		}
-		return
+		s.meminfo[name] = kb
+	}
+	if available, known := s.meminfo["MemAvailable"]; known && available < min(s.meminfo["MemTotal"]/shortShare, shortKB) {
+		s.shortAt = now
 	}
 }
 
-// oom reads the number of out-of-memory kills from /proc/vmstat.
+// short reports whether the machine is short of memory, or recently was.
+func (s *memorySource) short(now time.Time) bool {
+	return !s.shortAt.IsZero() && now.Sub(s.shortAt) <= recently
+}
+
+// poisoned judges how much memory the kernel has withdrawn since boot because its hardware reported errors there. It sees
+// uncorrected errors on machines without an EDAC driver. It is SICK, not FAILED: nothing uses that memory any more, and a page that the
+// kernel withdrew as a precaution counts too.
+func (s *memorySource) poisoned(j *source.Judge) {
+	kb, known := s.meminfo["HardwareCorrupted"]
+	switch {
+	case kb > 0:
+		j.Say(fault.Sick, float64(kb), "kB", "the kernel has withdrawn %d kB of memory with hardware errors since boot", kb)
+	case known:
+		j.Say(fault.Normal, 0, "", "no memory withdrawn with hardware errors since boot")
+	}
+}
+
+// oom reads the number of out-of-memory kills from /proc/vmstat. A kill that is not machine-wide is a note.
 func (s *memorySource) oom(j *source.Judge, now time.Time) {
 	text, err := s.proc.Text("vmstat")
 	if err != nil {
@@ -166,21 +193,26 @@ func (s *memorySource) oom(j *source.Judge, now time.Time) {
 		return
 	}
 	kills, counted, err := sumVMStat(text, "oom_kill")
-	reclaims, reclaimsCounted, reclaimErr := sumVMStat(text, "allocstall")
+	reclaims, _, reclaimErr := sumVMStat(text, "allocstall")
 	if err := errors.Join(err, reclaimErr); err != nil {
-		j.Fail(fmt.Errorf("read %s: %w", s.proc.Path("vmstat"), err))
+		j.Fail(s.proc.Bad(err, "vmstat"))
 		return
 	}
 	if !counted { // a kernel before 4.13
 		return
 	}
-	reclaimed := s.reclaims.Add(now, reclaims) > 0 || !reclaimsCounted
-	if s.killsKnown && kills > s.kills && reclaimed {
-		s.machineKills += kills - s.kills
+	reclaimed := s.reclaims.Add(now, reclaims) > 0
+	if s.killsKnown && kills > s.lastKills && reclaimed && s.short(now) {
+		s.machineKills += kills - s.lastKills
 	}
-	s.kills, s.killsKnown = kills, true
-	if n := s.ooms.Add(now, s.machineKills); n > 0 {
-		j.Say(fault.Sick, float64(n), "", "%s within %v", fault.Plural(n, "machine-wide out-of-memory kill"), s.cfg.OOMHold)
+	s.lastKills, s.killsKnown = kills, true
+	all, machine := s.kills.Add(now, kills), s.ooms.Add(now, s.machineKills)
+	if all > machine {
+		j.Note("%s at the limit of a cgroup within %v", fault.Plural(all-machine, "out-of-memory kill"), s.cfg.OOMHold)
+	}
+	if machine > 0 {
+		j.Within(s.cfg.OOMHold, fault.Sick, float64(machine), "", "%s within %v", fault.Plural(machine, "machine-wide out-of-memory kill"),
+			s.cfg.OOMHold)
 		return
 	}
 	j.Say(fault.Normal, 0, "", "no machine-wide out-of-memory kill within %v", s.cfg.OOMHold)
@@ -203,8 +235,8 @@ func sumVMStat(text, key string) (sum uint64, found bool, err error) {
 	return sum, found, nil
 }
 
-// pressure reads PSI (Documentation/accounting/psi.rst).
-func (s *memorySource) pressure(j *source.Judge) {
+// pressure reads PSI (Documentation/accounting/psi.rst). It is no sign if MemAvailable is unknown.
+func (s *memorySource) pressure(j *source.Judge, now time.Time) {
 	text, err := s.proc.Text("pressure/memory")
 	if err != nil {
 		if !source.Missing(err) { // else compiled out, or off by psi=0
@@ -214,14 +246,21 @@ func (s *memorySource) pressure(j *source.Judge) {
 	}
 	full, err := parsePressure(text)
 	if err != nil {
-		j.Fail(fmt.Errorf("read %s: %w", s.proc.Path("pressure/memory"), err))
+		j.Fail(s.proc.Bad(err, "pressure/memory"))
 		return
 	}
-	if full > s.cfg.SickPressure {
-		j.Say(fault.Sick, full, "%", "all tasks waited for memory %.1f %% of the time: more than %.1f %%", full, s.cfg.SickPressure)
-		return
+	available, known := s.meminfo["MemAvailable"]
+	switch {
+	case full <= s.cfg.SickPressure:
+		j.Say(fault.Normal, full, "%", "memory pressure %.1f %%", full)
+	case s.short(now):
+		j.Within(recently, fault.Sick, full, "%", "all tasks waited for memory %.1f %% of the time: more than %.1f %%; %d MB available", full,
+			s.cfg.SickPressure, available>>10)
+	case known:
+		j.Say(fault.Normal, full, "%", "memory pressure %.1f %% of a cgroup at its own limit: %d MB available", full, available>>10)
+	default:
+		j.Note("memory pressure %.1f %%, not judged without MemAvailable", full)
 	}
-	j.Say(fault.Normal, full, "%", "memory pressure %.1f %%", full)
 }
 
 // parsePressure returns the percentage of the last 10 s in which all tasks waited.

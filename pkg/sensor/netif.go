@@ -7,7 +7,6 @@ package sensor
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -48,55 +47,23 @@ func (s *netifSource) Name() string { return "netif:" + s.cfg.Interface }
 // Component returns fault.ComponentServiceNetwork.
 func (s *netifSource) Component() fault.Component { return fault.ComponentServiceNetwork }
 
+// resume implements resumer.
+func (s *netifSource) resume(source.Reading) { s.seen = true }
+
 // Read measures now. An interface that never existed is unknown; one that has disappeared is FAILED.
 func (s *netifSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.Component(), s.Name())
 	absent := "no interface " + s.cfg.Interface + " on this machine"
-	if !s.sys.Exists("class/net", s.cfg.Interface) {
+	if !s.sys.Exists(netDir, s.cfg.Interface) {
 		if s.seen {
 			j.Say(fault.Failed, 0, "", "interface %s is gone", s.cfg.Interface)
 		}
 		return j.Reading(absent)
 	}
 	s.seen = true
-	s.link(j)
+	judgeInterface(j, s.sys, s.cfg.Interface)
 	s.rates(j)
 	return j.Reading(absent)
-}
-
-func (s *netifSource) path(file string) []string { return []string{"class/net", s.cfg.Interface, file} }
-
-// link judges operstate (RFC 2863 states, Documentation/networking/operstates.rst) and carrier. An interface whose
-// driver keeps no operational state, such as lo, reports unknown and is judged by its carrier alone. The carrier of an
-// interface that is administratively down is unreadable (EINVAL).
-func (s *netifSource) link(j *source.Judge) {
-	state, err := s.sys.Text(s.path("operstate")...)
-	if err != nil {
-		j.Fail(err)
-		return
-	}
-	switch state {
-	case "down", "lowerlayerdown", "notpresent":
-		j.Say(fault.Failed, 0, "", "%s is %s", s.cfg.Interface, state)
-		return
-	case "dormant", "testing":
-		j.Say(fault.Sick, 0, "", "%s is %s", s.cfg.Interface, state)
-	case "up", "unknown":
-	default:
-		j.Fail(fmt.Errorf("read %s: state %.40q is not one that is known", s.sys.Path(s.path("operstate")...), state))
-		return
-	}
-	carrier, err := s.sys.Uint(s.path("carrier")...)
-	switch {
-	case err != nil:
-		j.Fail(err)
-	case carrier == 0:
-		j.Say(fault.Failed, 0, "", "%s has no carrier", s.cfg.Interface)
-	case carrier == 1:
-		j.Say(fault.Normal, 0, "", "%s is %s, carrier on", s.cfg.Interface, state)
-	default:
-		j.Fail(fmt.Errorf("read %s: holds %d: want 0 or 1", s.sys.Path(s.path("carrier")...), carrier))
-	}
 }
 
 // rates judges the counters of Documentation/ABI/testing/sysfs-class-net-statistics. Growth is divided by the whole
@@ -115,7 +82,7 @@ func (s *netifSource) rates(j *source.Judge) {
 		var sum uint64
 		ok := true
 		for _, f := range r.files {
-			n, err := s.sys.Uint(s.path(f)...)
+			n, err := s.sys.Uint(netDir, s.cfg.Interface, f)
 			if err != nil {
 				ok = false
 				j.Fail(err)
@@ -128,7 +95,7 @@ func (s *netifSource) rates(j *source.Judge) {
 		}
 		rate := float64(r.growth.Add(now, sum)) / s.cfg.Window.Seconds()
 		if rate > r.limit {
-			j.Say(fault.Sick, rate, "/s", "%s: %.1f %s a second: more than %.1f", s.cfg.Interface, rate, r.what, r.limit)
+			j.Within(s.cfg.Window, fault.Sick, rate, "/s", "%s: %.1f %s a second: more than %.1f", s.cfg.Interface, rate, r.what, r.limit)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// An rdmaSource judges a peripheral that is one port of an RDMA device (InfiniBand, RoCE, iWARP) by the port state that the
-// device's driver reports.
+// An rdmaSource judges a peripheral that is one port of an RDMA device (InfiniBand, RoCE, iWARP) by its network
+// interface and by the port state that the device's driver reports.
 //
 // It sends nothing and reads no error counters: a check script can do both.
 
@@ -7,7 +7,9 @@ package sensor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -40,35 +42,62 @@ func (s *rdmaSource) Component() fault.Component { return s.cfg.Component }
 
 func (s *rdmaSource) port() string { return s.cfg.Device + "/" + strconv.Itoa(s.cfg.Port) }
 
-// Read reads the port's logical state (Documentation/ABI/stable/sysfs-class-infiniband; drivers/infiniband/core/sysfs.c, state_show). A
-// port that never existed is unknown; one that has disappeared is FAILED.
+// resume implements resumer.
+func (s *rdmaSource) resume(source.Reading) { s.seen = true }
+
+// Read judges the port by its network interface if it has one, and by its logical state
+// (Documentation/ABI/stable/sysfs-class-infiniband; drivers/infiniband/core/sysfs.c, state_show). A port that never existed is unknown;
+// one that has disappeared is FAILED.
 func (s *rdmaSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.cfg.Component, s.Name())
-	absent := "no RDMA port " + s.port() + " on this machine"
-	path := []string{"class/infiniband", s.cfg.Device, "ports", strconv.Itoa(s.cfg.Port)}
-	if !s.sys.Exists(path...) {
+	if !s.sys.Exists(s.path()...) {
 		if s.seen {
 			j.Say(fault.Failed, 0, "", "RDMA port %s is gone", s.port())
 		}
-		return j.Reading(absent)
+		return j.Reading("no RDMA port " + s.port() + " on this machine")
 	}
 	s.seen = true
-	state, err := s.sys.Text(append(path, "state")...)
-	if err != nil {
+	linked := false
+	if name := s.netInterface(); name != "" {
+		linked = judgeInterface(j, s.sys, name)
+	}
+	state, err := s.sys.Text(s.path("state")...)
+	switch {
+	case err != nil:
 		j.Fail(err)
-		return j.Reading(absent)
-	}
-	switch state {
-	case "1: DOWN":
+	case state == "1: DOWN":
 		j.Say(fault.Failed, 0, "", "RDMA port %s is DOWN", s.port())
-	case "2: INIT", "3: ARMED": // it has a link, and no subnet manager has activated it
+	case state == "2: INIT" || state == "3: ARMED": // it has a link, and no subnet manager has activated it
 		j.Say(fault.Sick, 0, "", "RDMA port %s is not active: state %q", s.port(), state)
-	case "5: ACTIVE_DEFER":
+	case state == "5: ACTIVE_DEFER":
 		j.Say(fault.Sick, 0, "", "RDMA port %s lost its link and waits for its return (ACTIVE_DEFER)", s.port())
-	case "4: ACTIVE":
+	case state == "4: ACTIVE" && (linked || s.infiniBand()):
 		j.Say(fault.Normal, 0, "", "RDMA port %s is ACTIVE", s.port())
+	case state == "4: ACTIVE":
 	default:
-		j.Fail(fmt.Errorf("read %s: unknown state %.40q", s.sys.Path(append(path, "state")...), state))
+		j.Fail(s.sys.Bad(fmt.Errorf("unknown state %.40q", state), s.path("state")...))
 	}
-	return j.Reading(absent)
+	return j.Reading("RDMA port " + s.port() + " is ACTIVE by its driver's word alone: no network interface confirms it")
+}
+
+func (s *rdmaSource) path(file ...string) []string {
+	return append([]string{"class/infiniband", s.cfg.Device, "ports", strconv.Itoa(s.cfg.Port)}, file...)
+}
+
+// infiniBand reports whether the port's state is that of a fabric with a subnet manager. The drivers of other ports, such as efa, may
+// state ACTIVE whether or not there is a link.
+func (s *rdmaSource) infiniBand() bool {
+	layer, err := s.sys.Text(s.path("link_layer")...)
+	return layer == "InfiniBand" || errors.Is(err, fs.ErrNotExist) // a kernel without other layers
+}
+
+// netInterface returns the name of the port's network interface; empty: it has none, or the device has several and does not say which.
+func (s *rdmaSource) netInterface() string {
+	if name, err := s.sys.Text(s.path("gid_attrs/ndevs/0")...); err == nil && name != "" {
+		return name
+	}
+	if names, _ := s.sys.Glob("class/infiniband/"+s.cfg.Device+"/device/net", "*"); len(names) == 1 {
+		return names[0]
+	}
+	return ""
 }

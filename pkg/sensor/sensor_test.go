@@ -100,7 +100,7 @@ func TestConfiguredBoundsReachChips(t *testing.T) {
 	cfg.Sysfs = t.TempDir()
 	low, high := 1.0, 50.0
 	cfg.Temperature.AlarmLow, cfg.Temperature.WarnHigh = &low, &high
-	sourcetest.Write(t, cfg.Sysfs, "class/hwmon/hwmon0/name", "x")
+	sourcetest.Write(t, cfg.Sysfs, "class/hwmon/hwmon0/name", "lm75")
 	for value, want := range map[string]fault.State{"500": fault.Failed, "20000": fault.Normal, "51000": fault.Sick} {
 		sourcetest.Write(t, cfg.Sysfs, "class/hwmon/hwmon0/temp1_input", value)
 		dnp, err := DNPSources(cfg)

@@ -28,12 +28,33 @@ func (r Root) Path(elem ...string) string {
 	return filepath.Join(append([]string{string(r)}, elem...)...)
 }
 
+// fileError is the failure to read a file.
+type fileError struct {
+	root Root
+	path string // below the root
+	err  error
+}
+
+func (e *fileError) Error() string { return "read " + e.root.Path(e.path) + ": " + e.err.Error() }
+func (e *fileError) Unwrap() error { return e.err }
+
+// Bad returns the error of a file below the root that was unreadable, or holds something that makes no sense.
+func (r Root) Bad(err error, elem ...string) error { return &fileError{r, filepath.Join(elem...), err} }
+
+// short returns an error for a note, where a whole path has no room.
+func short(err error) string {
+	var f *fileError
+	if errors.As(err, &f) {
+		return "not read: " + f.path + ": " + f.err.Error()
+	}
+	return err.Error()
+}
+
 // Text reads a file and trims white space off its ends.
 func (r Root) Text(elem ...string) (string, error) {
-	path := r.Path(elem...)
-	s, err := read(path)
+	s, err := read(r.Path(elem...))
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
+		return "", r.Bad(err, elem...)
 	}
 	return s, nil
 }
@@ -74,12 +95,12 @@ func number(path string) (string, error) {
 	var b [64]byte
 	fd, err := open(path)
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
+		return "", err
 	}
 	n, err := retry(func() (int, error) { return syscall.Read(fd, b[:]) })
 	_ = syscall.Close(fd) // read only: nothing to lose
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
+		return "", err
 	}
 	return strings.TrimSpace(string(b[:n])), nil
 }
@@ -95,28 +116,26 @@ func retry(call func() (int, error)) (int, error) {
 
 // Uint reads a file that holds one unsigned decimal number.
 func (r Root) Uint(elem ...string) (uint64, error) {
-	path := r.Path(elem...)
-	s, err := number(path)
+	s, err := number(r.Path(elem...))
 	if err != nil {
-		return 0, err
+		return 0, r.Bad(err, elem...)
 	}
 	v, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read %s: holds %q: want a number of 0 or more", path, clip(s))
+		return 0, r.Bad(fmt.Errorf("holds %q: want a number of 0 or more", clip(s)), elem...)
 	}
 	return v, nil
 }
 
 // Int reads a file that holds one decimal number.
 func (r Root) Int(elem ...string) (int64, error) {
-	path := r.Path(elem...)
-	s, err := number(path)
+	s, err := number(r.Path(elem...))
 	if err != nil {
-		return 0, err
+		return 0, r.Bad(err, elem...)
 	}
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read %s: holds %q: want a number", path, clip(s))
+		return 0, r.Bad(fmt.Errorf("holds %q: want a number", clip(s)), elem...)
 	}
 	return v, nil
 }
@@ -129,7 +148,7 @@ func (r Root) Glob(dir, pattern string) ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", r.Path(dir), reason(err))
+		return nil, r.Bad(reason(err), dir)
 	}
 	var out []string
 	for _, e := range entries {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -27,6 +28,9 @@ type Reading struct {
 	Source string  // the source's name
 	// Trend is a value that may move towards a threshold before there is a fault; zero: none.
 	Trend Measure
+	// Window is the time over which the deciding sign looks back; 0: it shows the present. After a restart, nothing wrong must be seen
+	// for as long before the state is better.
+	Window time.Duration
 }
 
 // Measure is a measured quantity and the threshold above which its component is SICK.
@@ -42,8 +46,8 @@ type Source interface {
 	Name() string
 	// Component is the subject of the readings.
 	Component() fault.Component
-	// Read measures now. It may block, up to ctx's end. The reading is complete even with an error: its State is then
-	// Unknown and its Detail the error, which Read also returns for logs. One caller at a time.
+	// Read measures now. It may block, up to ctx's end. The reading is complete even with an error, which says that nothing could be
+	// read, or not in time: its State is then never Normal. One caller at a time.
 	Read(ctx context.Context) (Reading, error)
 }
 
@@ -76,11 +80,12 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 // String prints as time.Duration does.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Judge collects several signs about one component and keeps the gravest. An unreadable sign makes the result Unknown,
-// unless another sign is Sick or Failed.
+// Judge collects several signs about one component and keeps the gravest. The readable signs decide, and a note in the detail
+// names the others. The result is Unknown if there is no readable sign.
 type Judge struct {
 	reading Reading // State is 0 before the first sign
 	err     error   // of the first unreadable sign
+	notes   []string
 }
 
 // NewJudge returns a Judge without any signs.
@@ -91,9 +96,14 @@ func NewJudge(c fault.Component, name string) *Judge {
 // Say adds a sign: Normal, Sick or Failed. Among signs of equal gravity the first counts. For an unknown state, add no
 // sign, or call Fail.
 func (j *Judge) Say(s fault.State, value float64, unit, format string, args ...any) {
+	j.Within(0, s, value, unit, format, args...)
+}
+
+// Within is Say for a sign that looks back over a window.
+func (j *Judge) Within(window time.Duration, s fault.State, value float64, unit, format string, args ...any) {
 	if s > j.reading.State {
-		j.reading.State, j.reading.Value, j.reading.Unit = s, value, unit
-		j.reading.Detail = Detail(fmt.Sprintf(format, args...))
+		j.reading.State, j.reading.Value, j.reading.Unit, j.reading.Window = s, value, unit, window
+		j.reading.Detail = fmt.Sprintf(format, args...)
 	}
 }
 
@@ -102,19 +112,30 @@ func (j *Judge) Trend(m Measure) { j.reading.Trend = m }
 
 // Fail adds a sign that exists but was unreadable.
 func (j *Judge) Fail(err error) {
-	if err != nil && j.err == nil {
+	if err == nil {
+		return
+	}
+	if j.err == nil {
 		j.err = err
 	}
+	j.notes = append(j.notes, short(err))
+}
+
+// Note adds a remark that does not count as a sign.
+func (j *Judge) Note(format string, args ...any) {
+	j.notes = append(j.notes, fmt.Sprintf(format, args...))
 }
 
 // Reading returns the verdict. absent is the detail for a component without any signs.
 func (j *Judge) Reading(absent string) (Reading, error) {
 	r := j.reading
-	switch {
-	case j.err != nil && r.State <= fault.Normal:
-		r.State, r.Value, r.Unit, r.Detail = fault.Unknown, 0, "", Detail(j.err.Error())
-	case r.State == 0:
-		r.State, r.Detail = fault.Unknown, Detail(absent)
+	if r.State == 0 && j.err != nil {
+		r.State, r.Detail = fault.Unknown, Detail(j.err.Error())
+		return r, j.err
 	}
-	return r, j.err
+	if r.State == 0 {
+		r.State, r.Detail = fault.Unknown, absent
+	}
+	r.Detail = Detail(strings.Join(append([]string{r.Detail}, j.notes...), "; "))
+	return r, nil
 }

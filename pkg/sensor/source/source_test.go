@@ -109,8 +109,11 @@ func TestJudgeKeepsGravestState(t *testing.T) {
 			j.Say(fault.Failed, 1, "", "failed")
 			j.Say(fault.Normal, 1, "", "fine")
 		}, fault.Failed, "failed"},
-		{"unreadable beside normal", func(j *Judge) { j.Say(fault.Normal, 1, "", "fine"); j.Fail(bad) }, fault.Unknown, "cannot read"},
-		{"unreadable beside sick", func(j *Judge) { j.Fail(bad); j.Say(fault.Sick, 1, "", "sick") }, fault.Sick, "sick"},
+		{"unreadable beside normal", func(j *Judge) { j.Say(fault.Normal, 1, "", "fine"); j.Fail(bad) }, fault.Normal, "fine; cannot read"},
+		{"unreadable beside sick", func(j *Judge) { j.Fail(bad); j.Say(fault.Sick, 1, "", "sick") }, fault.Sick, "sick; cannot read"},
+		{"a note is no sign", func(j *Judge) { j.Note("%d more", 2) }, fault.Unknown, "absent; 2 more"},
+		{"a path below the root", func(j *Judge) { j.Say(fault.Normal, 1, "", "fine"); j.Fail(Root("/sys").Bad(bad, "a", "b")) }, fault.Normal,
+			"fine; not read: a/b: cannot read"},
 		{"unreadable alone", func(j *Judge) { j.Fail(bad) }, fault.Unknown, "cannot read"},
 		{"no error", func(j *Judge) { j.Fail(nil) }, fault.Unknown, "absent"},
 	} {

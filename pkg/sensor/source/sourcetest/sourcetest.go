@@ -5,6 +5,7 @@
 //
 //	# comment
 //	set PATH VALUE       write a file below the root; "\n" in the value is a new line
+//	unreadable PATH      from now on, reading the file fails with EIO
 //	remove PATH          remove a file or directory
 //	advance 10s          advance the clock
 //	want STATE TEXT      read: the state, and text that the detail must contain
@@ -12,6 +13,7 @@
 package sourcetest
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,9 +67,16 @@ func (r *runner) step(t *testing.T, n int, line string) {
 	second = strings.TrimSpace(second)
 	switch verb {
 	case "set":
+		_ = os.Remove(filepath.Join(r.root, first)) // it may be unreadable
 		Write(t, r.root, first, strings.ReplaceAll(second, `\n`, "\n"))
 	case "remove":
 		if err := os.RemoveAll(filepath.Join(r.root, first)); err != nil {
+			t.Fatal(err)
+		}
+	case "unreadable":
+		Write(t, r.root, first, "")
+		path := filepath.Join(r.root, first)
+		if err := errors.Join(os.Remove(path), os.Symlink("/proc/self/mem", path)); err != nil {
 			t.Fatal(err)
 		}
 	case "advance":

@@ -23,9 +23,9 @@ const carrierSensor = "carrier"
 func sysFiles() map[string]string {
 	const hwmon, net, mc = "class/hwmon/hwmon0/", "class/net/" + serviceInterface + "/", "devices/system/edac/mc/mc0/"
 	f := map[string]string{
-		hwmon + "name":        "lofamo_local",
+		hwmon + "name":        "pmbus", // a driver that is judged
 		hwmon + "temp1_label": "board", hwmon + "temp1_input": "45000",
-		hwmon + "temp1_lcrit": "0", hwmon + "temp1_min": "5000", hwmon + "temp1_max": "75000", hwmon + "temp1_crit": "90000",
+		hwmon + "temp1_lcrit": "-10000", hwmon + "temp1_min": "5000", hwmon + "temp1_max": "75000", hwmon + "temp1_crit": "90000",
 		hwmon + "in0_label": "12V", hwmon + "in0_input": "12000",
 		hwmon + "in0_lcrit": "10800", hwmon + "in0_min": "11400", hwmon + "in0_max": "12600", hwmon + "in0_crit": "13200",
 		hwmon + "power1_label": "board", hwmon + "power1_input": "180000000",
@@ -101,7 +101,7 @@ func carrierFiles(v float64) map[string]string {
 func sensorInputs() []sensorInput {
 	const hwmon, mc = "class/hwmon/hwmon0/", "devices/system/edac/mc/mc0/"
 	return []sensorInput{
-		{"temperature", "°C", -70, 127, false, sysScaled(hwmon+"temp1_input", 1000)},
+		{"temperature", "°C", -39, 126, false, sysScaled(hwmon+"temp1_input", 1000)},
 		{"voltage", "V", 0, 60, false, sysScaled(hwmon+"in0_input", 1000)},
 		{"power", "W", 0, 10000, false, sysScaled(hwmon+"power1_input", 1e6)},
 		{"memory-ce", "corrected errors counted", 0, 1e9, true, sysScaled(mc+"ce_count", 1)},

@@ -232,7 +232,7 @@ func TestUsageErrors(t *testing.T) {
 		{"inject 0,0,0 cut-interface 2", "number 2: want 0 or 1"},
 		{"inject 0,0,0 cut-link W+", "want one of X+ X- Y+ Y- Z+ Z-"},
 		{"inject 0,0,0 corrupt-link X+ 2", "want above 0, up to 1"},
-		{"inject 0,0,0 sensor temperature -300", "want -70 to 127"},
+		{"inject 0,0,0 sensor temperature -300", "want -39 to 126"},
 		{"inject 0,0,0 kill-host --one-way", "--one-way is for cut-link only"},
 		{"inject 0,0,0 kill-host --for 0s", "want a positive time"},
 		{"inject 0,0,0 heal --for 3s", "heal takes neither"},

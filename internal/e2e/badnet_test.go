@@ -90,7 +90,7 @@ func TestBadServiceNetwork(t *testing.T) {
 		for _, f := range []struct {
 			sensor    string
 			bad, good float64
-		}{{"temperature", 110, 45}, {"voltage", 20, 12}, {"power", 5000, 180}, {"temperature", -60, 45}} {
+		}{{"temperature", 110, 45}, {"voltage", 20, 12}, {"power", 5000, 180}, {"temperature", -20, 45}} {
 			round := t
 			round.mark = t.Mark()
 			round.inject(node, sensor(f.sensor, f.bad))

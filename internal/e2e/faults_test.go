@@ -173,7 +173,7 @@ func TestEverySensorCrossesItsThresholds(t *testing.T) {
 		cause     lofamov1.Cause
 	}{
 		{"temperature", 110, "temperature", failed, lofamov1.Cause_SENSOR},
-		{"temperature", -60, "temperature", failed, lofamov1.Cause_SENSOR},
+		{"temperature", -20, "temperature", failed, lofamov1.Cause_SENSOR},
 		{"voltage", 20, "voltage", failed, lofamov1.Cause_SENSOR},
 		{"power", 5000, "power", failed, lofamov1.Cause_SENSOR},
 		{"memory-ue", 5, "memory", failed, lofamov1.Cause_MEMORY},

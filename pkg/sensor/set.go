@@ -23,6 +23,7 @@ const stopWait = time.Second
 type Set struct {
 	sources []Source
 	clock   source.Clock
+	was     []Reading    // before a restart
 	rarer   atomic.Int64 // periods are so many times longer; 0 counts as 1
 }
 
@@ -46,6 +47,8 @@ type poll struct {
 	due      time.Time
 	reading  Reading
 	readAt   time.Time // when reading was requested; zero before the first
+	was      Reading   // before a restart, while it still counts
+	until    time.Time // when it no longer does
 }
 
 // answer is a reading on its way from a source's goroutine.
@@ -103,6 +106,7 @@ func (s *Set) start(ctx context.Context, period time.Duration, answers chan<- an
 		if v, ok := src.(Periodic); ok && v.Interval() > 0 {
 			p.interval = v.Interval()
 		}
+		p.resume(s.clock(), s.was)
 		polls[i] = p
 		go func() {
 			defer func() { ended <- i }()
@@ -136,6 +140,7 @@ func (s *Set) ask(polls []*poll) {
 
 // accept processes an answer, at a factor of the periods, and reports whether the state has changed.
 func (p *poll) accept(a answer, times int) (changed bool) {
+	a.reading = p.hold(a.reading, a.askedAt)
 	changed = !p.readAt.IsZero() && p.reading.State != a.reading.State
 	p.busy, p.reading, p.readAt, p.times = false, a.reading, a.askedAt, times
 	if a.again {
@@ -160,6 +165,8 @@ func (s *Set) snapshot(polls []*poll) []Reading {
 	for i, p := range polls {
 		out[i] = p.reading
 		switch age := now.Sub(p.readAt); {
+		case p.readAt.IsZero() && p.was.State != 0:
+			out[i] = p.was
 		case p.readAt.IsZero():
 			out[i] = Reading{State: fault.Unknown, Detail: "not read yet", Component: p.src.Component(), Source: p.src.Name()}
 		case age > time.Duration(stalePeriods*max(times, p.times))*p.interval:

@@ -25,7 +25,7 @@ func (d *dnpHalf) onReadings(rs []sensor.Reading) {
 			continue
 		}
 		ev.Readings = append(ev.Readings, dnpcore.Reading{
-			Component: r.Component, State: r.State, Absent: r.Absent, Value: r.Value, Thresholds: thresholds(d.sources[i]),
+			Component: r.Component, State: r.State, Absent: r.Absent, Value: r.Value, Detail: r.Detail, Thresholds: thresholds(d.sources[i]),
 		})
 		beside := int32(0) // finer than the register
 		switch {

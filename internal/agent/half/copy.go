@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -33,6 +35,9 @@ type resumption struct {
 	Numbers storage.Numbers // as last stored
 	checkAt time.Time
 	rescued []storage.CopiedReport // of a copy that is no good otherwise
+	Sensors []sensor.Reading       // before the restart, also if the half begins cold
+
+	kept []sensor.Reading // as last stored; the sensors' goroutine owns it
 
 	Mu     sync.Mutex // for broken: supervisors' sessions are stored from elsewhere
 	Broken Condition
@@ -50,6 +55,9 @@ func (c *Common) OpenCopy(cs *Closers) {
 	if why := file.Cold(); why != "" {
 		c.Log.Info("beginning cold", "why", why)
 		return
+	}
+	if c.Copy.Sensors, err = sensor.DecodeReadings(file.Sensors()); err != nil {
+		c.Log.Warn("sensors begin without their earlier states", "err", err)
 	}
 	n, known := file.Numbers()
 	last := storage.ReadEpoch(c.epochPath())
@@ -174,6 +182,27 @@ func (c *Common) MaintainCopy(now time.Time) {
 	if made {
 		c.Log.Info("new copy made")
 	}
+}
+
+// Wrong returns the sensors that were SICK or FAILED before the restart.
+func (r *resumption) Wrong() []sensor.Reading {
+	return slices.DeleteFunc(slices.Clone(r.Sensors), func(s sensor.Reading) bool { return s.State <= fault.Normal })
+}
+
+// keepReadings stores the sensors' states when one has changed.
+func (r *resumption) keepReadings(log *slog.Logger, readings []sensor.Reading) {
+	same := func(a, b sensor.Reading) bool {
+		return a.Source == b.Source && a.State == b.State && a.Window == b.Window
+	}
+	if slices.EqualFunc(r.kept, readings, same) {
+		return
+	}
+	r.kept = slices.Clone(readings)
+	b, err := sensor.EncodeReadings(readings)
+	if err == nil {
+		err = r.File.StoreSensors(b)
+	}
+	r.Note(log, err)
 }
 
 // opinionsFor is the longest absence after which a half still trusts its stored link states. Restarts by a daemon

@@ -66,6 +66,7 @@ type Core interface {
 // Start runs the loop in the group until ctx ends or one of its goroutines fails.
 func (l *Loop) Start(ctx context.Context, g *errgroup.Group) {
 	l.sensors, l.readings = sensor.NewSet(l.Sources), make(chan time.Time, 1)
+	l.sensors.Resume(l.Copy.Sensors)
 	l.Mu.Lock()
 	l.sensorsAt = l.Alarm.Wake.Add(l.Periods.SensorPeriod) // aligned with the ticks
 	l.Alarm.AlsoRing(l.sensorsAt, l.Periods.SensorPeriod)
@@ -76,7 +77,12 @@ func (l *Loop) Start(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return l.Bulk.Run(ctx) })
 	g.Go(func() error { l.Probes.Run(ctx, l.OnTest); return nil })
 	g.Go(func() error { l.Acting.Run(ctx, l.Config.StateDir); return nil })
-	g.Go(func() error { return l.sensors.Run(ctx, l.readings, l.Periods.SensorPeriod, l.OnReadings) })
+	g.Go(func() error {
+		return l.sensors.Run(ctx, l.readings, l.Periods.SensorPeriod, func(rs []sensor.Reading) {
+			l.Copy.keepReadings(l.Log, rs) // before a report of them leaves
+			l.OnReadings(rs)
+		})
+	})
 	if l.Config.Injection {
 		g.Go(func() error { return ServeUnix(ctx, l.StatePath(l.InjectSocket), l.Inject) })
 	}

@@ -293,6 +293,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	if half, known := half.GivenHealth(); known != nil {
 		h.settle(now, core.Step(now, hostcore.Health{Half: half, Health: known}))
 	}
+	h.settle(now, core.Step(now, readings(h.Copy.Wrong()))) // until they are read
 	h.apply(now, core.Step(now, hostcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
 	h.mu.Watch(&h.Common, h.core)

@@ -227,13 +227,15 @@ func (h *hostHalf) onPathError(k uint8, to netip.AddrPort, err error) {
 	}
 }
 
-func (h *hostHalf) onReadings(rs []sensor.Reading) {
+func (h *hostHalf) onReadings(rs []sensor.Reading) { h.step(readings(rs)) }
+
+func readings(rs []sensor.Reading) hostcore.Readings {
 	ev := hostcore.Readings{Readings: make([]hostcore.Reading, 0, len(rs))}
 	for _, r := range rs {
 		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Absent: r.Absent, Detail: r.Detail,
 			Quantity: r.Trend.Quantity, Value: r.Trend.Value, Threshold: r.Trend.Threshold})
 	}
-	h.step(ev)
+	return ev
 }
 
 // onMember evaluates the gossip's hints about the leader. Addresses come from the configuration.

@@ -20,7 +20,7 @@ import (
 func TestThresholdRegistersShowAppliedLimits(t *testing.T) {
 	sysfs := t.TempDir()
 	for line := range strings.SplitSeq(strings.TrimSpace(`
-name k10temp
+name pmbus
 temp1_input 60000
 temp1_max 70000
 temp1_crit 90000

@@ -41,6 +41,8 @@ func cellName(number uint32) string {
 		return "path sessions"
 	case number == numberSeen:
 		return "seen broadcasts"
+	case number == numberSensors:
+		return "sensors"
 	case number == numberBaseline:
 		return "baselines"
 	case number >= numberReport:

@@ -7,7 +7,7 @@ import (
 
 // version is the version of the layout and of the payloads. A copy of another version is cold: an upgrade starts a
 // half without earlier state.
-const version = 2
+const version = 3
 
 // Bounds.
 const (
@@ -31,6 +31,8 @@ const (
 	MaxPathSessions = 4096 - headerSize
 	// MaxBaselines bounds the self-test's baselines.
 	MaxBaselines = 4096 - headerSize
+	// MaxSensors bounds the states of the sensors.
+	MaxSensors = 4096 - headerSize
 )
 
 // Numbers of the cells. Append only.
@@ -41,6 +43,7 @@ const (
 	numberPaths    = 4
 	numberSeen     = 5
 	numberPlace    = 6
+	numberSensors  = 7
 	numberSession  = 16
 	numberCounters = 32
 	numberHop      = 48
@@ -51,15 +54,16 @@ const (
 
 // layout holds the places of a half's cells.
 type layout struct {
-	head, numbers, baselines cell
-	paths                    cell                     // of size 0 for a DNP half
-	sessions, counters, hop  [grid.NumDirections]cell // of size 0 for a host half, as are
-	relay, express           []cell                   // none
-	seen                     cell                     // of size 0 for a host half
-	reports                  []cell
-	place                    cell // in bytes that earlier versions left unused: they ignore it
-	all                      []cell
-	half                     int // of the file: where copy B begins
+	head, numbers           cell
+	baselines, sensors      cell
+	paths                   cell                     // of size 0 for a DNP half
+	sessions, counters, hop [grid.NumDirections]cell // of size 0 for a host half, as are
+	relay, express          []cell                   // none
+	seen                    cell                     // of size 0 for a host half
+	reports                 []cell
+	place                   cell
+	all                     []cell
+	half                    int // of the file: where copy B begins
 }
 
 const pageSize = 4096
@@ -83,6 +87,7 @@ func newLayout(half fault.Half) layout {
 		}
 	}
 	l.baselines = add(numberBaseline, headerSize+MaxBaselines)
+	l.sensors = add(numberSensors, headerSize+MaxSensors)
 	if half == fault.HalfHost {
 		l.paths = add(numberPaths, headerSize+MaxPathSessions)
 	}

@@ -321,6 +321,17 @@ func (f *CopyFile) Baselines() []byte {
 // StoreBaselines keeps at most MaxBaselines bytes.
 func (f *CopyFile) StoreBaselines(b []byte) error { return f.store(f.lay.baselines, b) }
 
+// Sensors returns the stored states of the sensors; nil: none. The slice belongs to the CopyFile and is valid until the next
+// StoreSensors.
+func (f *CopyFile) Sensors() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payload(f.lay.sensors)
+}
+
+// StoreSensors keeps at most MaxSensors bytes.
+func (f *CopyFile) StoreSensors(b []byte) error { return f.store(f.lay.sensors, b) }
+
 // Relay returns the content of slot i, 0 to NumRelay-1; empty: the slot is free. The slice belongs to the CopyFile and is
 // valid until the next store there.
 func (f *CopyFile) Relay(i int) []byte {

@@ -40,6 +40,7 @@
 //	head         layout version, half, node, kernel's boot, the file's own inode: a copy of this file is none
 //	numbers      boot epoch, last sequence number given, last id of a path request, number of the jobs' list
 //	baselines    usual values that the self-test has learned
+//	sensors      last state of each sensor, and the window behind it
 //	reports      1,024: undelivered, each with the time when it was logged
 //
 // of a host half besides

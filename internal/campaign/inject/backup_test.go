@@ -44,6 +44,7 @@ type held struct {
 	Hops      [grid.NumDirections]string
 	Relay     [storage.NumRelay]string
 	Baselines string
+	Sensors   string
 	Reports   []storage.CopiedReport
 }
 
@@ -113,6 +114,7 @@ func (w *copyWorld) store(f *storage.CopyFile) {
 		do(f.StorePathSessions(bytes.Repeat([]byte{byte(g), 5}, 50)))
 	}
 	do(f.StoreBaselines(bytes.Repeat([]byte{byte(g), 2, 3}, 40)))
+	do(f.StoreSensors(bytes.Repeat([]byte{byte(g), 4}, 30)))
 	for i := range 4 {
 		do(f.PutReport(storage.CopiedReport{Epoch: 7, Seq: fault.Seq(10 + i), At: int64(g),
 			Payload: bytes.Repeat([]byte{byte(g + i), 7}, 30+20*i)}))
@@ -135,7 +137,7 @@ func (w *copyWorld) store(f *storage.CopyFile) {
 func (w *copyWorld) read(f *storage.CopyFile) held {
 	var h held
 	h.Numbers, _ = f.Numbers()
-	h.Baselines, h.Reports = string(f.Baselines()), f.Reports()
+	h.Baselines, h.Sensors, h.Reports = string(f.Baselines()), string(f.Sensors()), f.Reports()
 	if w.id.Half == fault.HalfHost {
 		h.Paths = string(f.PathSessions())
 	}

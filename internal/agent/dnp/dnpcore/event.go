@@ -39,6 +39,7 @@ type Reading struct {
 	State     fault.State
 	Absent    bool    // the node has no such sensor; State is Unknown
 	Value     float64 // °C, W or V
+	Detail    string
 	// Thresholds are the bounds that judge the sensor; nil: as before.
 	Thresholds *watchdog.Thresholds
 }

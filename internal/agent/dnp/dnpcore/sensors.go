@@ -18,6 +18,7 @@ type sensorRegisters struct {
 	thresholdsAt watchdog.Addr
 	value        byte        // 0: no reading
 	state        fault.State // of the last reading, by this half's own bounds
+	detail       string      // of the last reading
 	thresholds   uint32
 	own, set     watchdog.Thresholds // this half's bounds, and those that the host half sets over them
 }
@@ -78,7 +79,7 @@ func (m *Machine) onReading(now time.Time, s *sensorRegisters, r Reading) {
 		s.value = value
 		m.store(s.valueAt, uint32(value))
 	}
-	s.state = r.State
+	s.state, s.detail = r.State, r.Detail
 	kind := fault.KindSelf
 	if r.Absent && r.State == fault.Unknown {
 		kind = fault.KindAbsent
@@ -92,7 +93,7 @@ func (m *Machine) stateSensor(now time.Time, s *sensorRegisters, state fault.Sta
 		*field = h
 		m.out.Ring = true
 	}
-	m.state(now, s.component, state, kind, "")
+	m.state(now, s.component, state, kind, s.detail)
 }
 
 // checkSensors marks sensors that have stopped answering as unknown.

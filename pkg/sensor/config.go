@@ -21,8 +21,8 @@ type Config struct {
 	Procfs string `json:"procfs"`
 	// Sysfs is where the sys file system is mounted. Default /sys; another for recorded trees.
 	Sysfs string `json:"sysfs"`
-	// ServiceInterface is the network interface of the service network, such as "eth0". Default none: the component is
-	// then judged by the acknowledgements of reports alone.
+	// ServiceInterface is the network interface of the service network, such as "eth0". A bond is SICK while a member fails. Default
+	// none: the component is then judged by the acknowledgements of reports alone.
 	ServiceInterface string `json:"serviceInterface,omitempty"`
 	// Interface bounds the error and drop rates of ServiceInterface.
 	Interface InterfaceConfig `json:"interface"`
@@ -57,20 +57,21 @@ type MemoryConfig struct {
 	SickCorrected int `json:"sickCorrected"`
 	// CorrectedWindow is 1s to 24h. Default 1h.
 	CorrectedWindow Duration `json:"correctedWindow"`
-	// OOMHold is how long a machine-wide out-of-memory kill keeps memory SICK. A kill for the limit of a memory cgroup does not count, except
-	// within 10 s of a direct reclaim of the machine's memory. 1s to 24h. Default 5m.
+	// OOMHold is how long a machine-wide out-of-memory kill keeps memory SICK. A kill counts if the machine was short of memory within the
+	// 10 s before: MemAvailable below 5 % and 4 GiB. Others are kills at the limit of a memory cgroup. 1s to 24h. Default 5m.
 	OOMHold Duration `json:"oomHold"`
 	// SickPressurePercent is the share of time (PSI "full avg10") in which all tasks waited for memory,
-	// above which it is SICK. More than 0, up to 100. Default 40.
+	// above which it is SICK if the machine is short of memory, as for OOMHold. More than 0, up to 100. Default 40.
 	SickPressurePercent float64 `json:"sickPressurePercent"`
 }
 
 // ThresholdConfig selects inputs of one quantity and may set its four bounds. The default of a bound is the chip's own,
-// and none if the chip has none. With a window, the bounds in the host half's configuration overrule the DNP half's, rounded
+// and none if the chip has none or nobody programmed it. Inputs of drivers that are not known to be good count only if Chip or Label names
+// them. With a window, the bounds in the host half's configuration overrule the DNP half's, rounded
 // to the units of the registers: 1 °C, 2 W and 1/16 V. AlarmLow ≤ WarnLow ≤ WarnHigh ≤ AlarmHigh.
 // A chip, an input or a bound that appears while the half runs takes effect within 5 s and one reading.
 type ThresholdConfig struct {
-	// Chip limits the inputs to hwmon chips (or thermal zone types) of this name. Default all.
+	// Chip limits the inputs to hwmon chips (or thermal zone types) of this name. Default all of drivers that are known to be good.
 	Chip string `json:"chip,omitempty"`
 	// Label limits the inputs to those with this label or file name, such as "temp1". Default all.
 	Label string `json:"label,omitempty"`

@@ -193,6 +193,7 @@ var fuzzed = map[string]string{
 	"pkg/response/policy.tree":                       "pkg/response/policy FuzzParse",
 	"pkg/selftest.Restore":                           "pkg/selftest FuzzRestore",
 	"pkg/selftest.restore":                           "pkg/selftest FuzzRestore",
+	"pkg/sensor.DecodeReadings":                      "pkg/sensor FuzzDecodeReadings",
 	"pkg/sensor/source.UnmarshalJSON":                "none: the operator's own file",
 	"pkg/servicenet.EncodeReport":                    "none: the bytes that it has just written",
 	"pkg/servicenet.EncodeReports":                   "none: the bytes that it has just written",

@@ -56,8 +56,7 @@ func TestSickMemoryStaysSickOverRestart(t *testing.T) {
 			return newMemory(cfg)
 		}
 		count("0")
-		time.AfterFunc(time.Second/2, func() { count("11") })
-		first := life(t, 2500*time.Millisecond, nil, func(Reading) {}, memory())
+		first := life(t, 2500*time.Millisecond, nil, func(Reading) { count("11") }, memory())
 		if first[0].State != fault.Sick || first[0].Window != time.Minute {
 			t.Fatalf("%+v: want SICK, by a window of a minute", first[0])
 		}

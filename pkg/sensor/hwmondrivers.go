@@ -8,18 +8,19 @@ import (
 
 // This file decides which inputs are judged. The limits of many chips are what the chip has at power-on, and their inputs may be open: a
 // board's maker connects some of them and programs few. So only drivers whose inputs and limits come from the measured part itself are
-// judged. The others are listed, unless the configuration names them.
+// judged. The others are listed, unless the configuration names them (ADR 86).
 
 // processors are the drivers of processors' own sensors, and their thermal zones.
 var processors = []string{"coretemp", "k8temp", "k10temp", "zenpower*", "via_cputemp", "x86_pkg_temp", "cpu*thermal", "soc*thermal", "TCPU*"}
 
 // regulators are the drivers of power supplies and of chips that watch a supply, most of them by PMBus.
-var regulators = []string{"pmbus", "acbel*", "adm1[02]*", "bel-pfe", "dps*", "fsp*", "ibm-cffps*", "ibmpowernv", "ina[23]*", "inspur*", "ir3*",
-	"isl6*", "lm25066", "lm5064", "lm5066*", "ltc*", "max15*", "max16*", "max20*", "max34*", "mp2*", "mp5*", "power_meter", "raa*", "tps*", "ucd9*",
+var regulators = []string{"pmbus", "acbel*", "adm107*", "adm12*", "bel-pfe", "dps*", "fsp*", "ibm-cffps*", "ibmpowernv", "ina[23]*", "inspur*", "ir3*",
+	"isl6*", "lm25066", "lm5064", "lm5066*", "ltc*", "max15*", "max16???", "max20*", "max34*", "mp2*", "mp5*", "power_meter", "raa*", "tps*", "ucd9*",
 	"xdp*", "zl*"}
 
 // boards are the drivers of board controllers (super I/O): only voltages for which somebody has programmed a window are judged.
-var boards = []string{"asus*", "dme1737", "f71*", "f8*", "it8*", "lm7[89]", "lm8*", "lm9[36]*", "adt74*", "nct6*", "nct7*", "sch5*", "w83*"}
+var boards = []string{"asb100", "dme1737", "f71*", "f8*", "it8*", "lm7[89]", "lm8*", "lm9[36]*", "adt74*", "nct6*", "nct7*", "pc87*", "sch5*", "smsc47*",
+	"via686a", "vt1211", "vt8231", "w83*"}
 
 // trusted lists the drivers that are judged, by quantity.
 var trusted = map[Quantity][]string{

@@ -72,7 +72,7 @@ func TestMachinesEnrol(t *testing.T) {
 func (h *hall) forgottenMeanwhile(id string, number int, token string) {
 	h.Helper()
 	h.stop(id)
-	h.ctl("node", "leave", id, "--forget")
+	h.ctl("node", "leave", id, "--forget", "--revoke=false")
 	for _, s := range hallSupervisors {
 		h.stop(s)
 	}

@@ -153,8 +153,7 @@ func TestTokenLetsOnlyItsNamesIn(t *testing.T) {
 	wantCode(t, "patterns beside a name", err, codes.InvalidArgument, "none for a named node")
 }
 
-// Whoever has the certificates of a forgotten node cannot use them, also when the name has come back. The name comes back only with a token
-// for it.
+// A forgotten node's certificates are refused, also after the name has come back, which takes a token that names the node.
 func TestForgottenNodeIsRevoked(t *testing.T) {
 	t.Parallel()
 	h := newTokenHall(t)

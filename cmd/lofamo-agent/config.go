@@ -101,7 +101,7 @@ func (o *options) checkJoin(stdout io.Writer) (bool, error) {
 	if err != nil || !cfg.Join.Given() {
 		return false, err
 	}
-	if cfg, err = named(cfg); err != nil {
+	if cfg, _, err = daemon.JoinName(cfg); err != nil {
 		return true, err
 	}
 	if err := cfg.ValidateJoin(); err != nil {

@@ -165,7 +165,8 @@ func (o *options) runCommand() *cobra.Command {
 		"(default: fail)")
 	c.Flags().StringSliceVar(&o.join.supervisors, "join", nil, "enrol at these addresses of supervisors, HOST:PORT,...; any one suffices")
 	c.Flags().StringVar(&o.join.tokenFile, "token-file", "", "file with the token, as 'lofamoctl token create' prints it")
-	c.Flags().StringVar(&o.join.node, "node", "", "with --join: name of the node (default: the configuration's, or the machine's name)")
+	c.Flags().StringVar(&o.join.node, "node", "",
+		"with --join: name of a node that has not enrolled yet (default: the configuration's, or the machine's name)")
 	c.Flags().StringVar(&o.join.address, "address", "", "with --join: IP of this machine (default: that from which it reaches a supervisor)")
 	c.Flags().StringToStringVar(&o.join.labels, "label", nil,
 		"with --join: labels of a node that enrols, KEY=VALUE,...; they win over the configuration's (later: lofamoctl label)")
@@ -417,28 +418,12 @@ func (o *options) enrolled(ctx context.Context) (config.Agent, *daemon.Later, er
 		cfg, err = o.load()
 		return cfg, nil, err
 	}
-	if cfg, err = named(cfg); err != nil {
-		return cfg, nil, err
-	}
 	cfg, file, later, err := daemon.Join(ctx, cfg, program.NewLogger(cfg.Log, o.stderr))
 	if err != nil {
 		return cfg, nil, err
 	}
 	o.config, o.environ = file, withoutConfig(o.environ) // the file has their values
 	return cfg, later, nil
-}
-
-// named gives a node that enrols the name of its machine, unless it has one.
-func named(cfg config.Agent) (config.Agent, error) {
-	if cfg.Node != "" {
-		return cfg, nil
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return cfg, fmt.Errorf("node: given nothing, and the machine's name cannot be read: %w", err)
-	}
-	cfg.Node = fault.NodeID(name)
-	return cfg, nil
 }
 
 // agentEnv begins the environment variables of the configuration.

@@ -53,6 +53,10 @@ behind a link that is not masked.`,
 			if takeOver && !ready {
 				return fmt.Errorf("%w: --take-over: given without --ready", errUsage)
 			}
+			given, err := o.read()
+			if err != nil {
+				return err
+			}
 			cfg, err := o.load()
 			if err != nil {
 				return err
@@ -63,6 +67,11 @@ behind a link that is not masked.`,
 			s, err := local.AskStatus(c.Context(), cfg.StateDir)
 			if err != nil {
 				return err
+			}
+			if given.Join.Given() {
+				if _, note, _ := daemon.JoinName(given); note != "" { // an error belongs to nodes that have not enrolled
+					c.PrintErrln("note:", note)
+				}
 			}
 			return writeStatus(c.OutOrStdout(), s, output)
 		},

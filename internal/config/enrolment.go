@@ -174,6 +174,9 @@ func (a Agent) ValidateJoin() error {
 		p.bad("window", "a value", "nothing with join: a node with a window cannot enrol")
 	}
 	p.name("node", string(a.Node))
+	if fault.IsLoopbackName(string(a.Node)) {
+		p.bad("node", a.Node, "a name of its own: every machine has this one")
+	}
 	if a.Service.Listen != "" {
 		p.listen("service.listen", a.Service.Listen)
 	}

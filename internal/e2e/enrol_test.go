@@ -39,6 +39,7 @@ func TestMachinesEnrol(t *testing.T) {
 	h.refused("n1", 9, token(), "n1: there is one")
 	h.refused("n9", 1, token(), "is that of node n1")
 	h.refused("n9", 9, token("--node", "n8"), "is for node n8")
+	h.refused("n9", 9, token("--names", "gpu-*,n[0-8]"), "is for names like gpu-*, n[0-8]")
 	revoked := token()
 	h.ctl("token", "revoke", strings.TrimSpace(revoked))
 	h.refused("n9", 9, revoked, "unknown")
@@ -72,7 +73,7 @@ func TestMachinesEnrol(t *testing.T) {
 func (h *hall) forgottenMeanwhile(id string, number int, token string) {
 	h.Helper()
 	h.stop(id)
-	h.ctl("node", "leave", id, "--forget")
+	h.ctl("node", "leave", id, "--forget", "--revoke=false")
 	for _, s := range hallSupervisors {
 		h.stop(s)
 	}

@@ -445,10 +445,12 @@ func (*AdmitResponse) Descriptor() ([]byte, []int) {
 
 // CreateTokenRequest describes a token.
 type CreateTokenRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lifetime      *durationpb.Duration   `protobuf:"bytes,1,opt,name=lifetime,proto3" json:"lifetime,omitempty"` // 1m to 168h; 0: 10m
-	Uses          uint32                 `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`        // number of nodes that may enrol with it, 1 to 500; 0: 1
-	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`         // the only node that may use it; empty: any new one
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Lifetime *durationpb.Duration   `protobuf:"bytes,1,opt,name=lifetime,proto3" json:"lifetime,omitempty"` // 1m to 168h; 0: 10m
+	Uses     uint32                 `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`        // how often it lets a node in, 1 to 500; 0: 1
+	Node     string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`         // the only node that may use it, also if the cluster has it already; empty: new ones
+	// Patterns of the names that new nodes may have, such as "gpu-*" or "n[0-9]?": at most 16 of 1 to 64 bytes. None: any name. Not with node.
+	Names         []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +504,13 @@ func (x *CreateTokenRequest) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *CreateTokenRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
 }
 
 // CreateTokenResponse has the only copy of the token.
@@ -564,9 +573,10 @@ type JoinToken struct {
 	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`           // who made it, "ROLE/NAME"
 	Made          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=made,proto3" json:"made,omitempty"`       // by the clock of the leader of that time
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires,proto3" json:"expires,omitempty"` // the end of its lifetime
-	Uses          uint32                 `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`      // number of nodes that may enrol with it
-	Nodes         []string               `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`     // nodes that have used it
-	Node          string                 `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`       // the only node that may use it; empty: any new one
+	Uses          uint32                 `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`      // how often it lets a node in
+	Nodes         []string               `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`     // nodes that have used it, in order: one for each issue of certificates
+	Node          string                 `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`       // the only node that may use it; empty: new ones
+	Names         []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`     // patterns of the names that new nodes may have; none: any name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,6 +658,13 @@ func (x *JoinToken) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *JoinToken) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
 }
 
 // ListTokensRequest asks for all tokens.
@@ -866,14 +883,15 @@ const file_lofamo_v1_enrolment_proto_rawDesc = "" +
 	"\x0eSetLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x0f\n" +
-	"\rAdmitResponse\"s\n" +
+	"\rAdmitResponse\"\x89\x01\n" +
 	"\x12CreateTokenRequest\x125\n" +
 	"\blifetime\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\blifetime\x12\x12\n" +
 	"\x04uses\x18\x02 \x01(\rR\x04uses\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"U\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
+	"\x05names\x18\x04 \x03(\tR\x05names\"U\n" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
-	"\x04info\x18\x02 \x01(\v2\x14.lofamo.v1.JoinTokenR\x04info\"\xcf\x01\n" +
+	"\x04info\x18\x02 \x01(\v2\x14.lofamo.v1.JoinTokenR\x04info\"\xe5\x01\n" +
 	"\tJoinToken\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12.\n" +
@@ -881,7 +899,8 @@ const file_lofamo_v1_enrolment_proto_rawDesc = "" +
 	"\aexpires\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x12\n" +
 	"\x04uses\x18\x05 \x01(\rR\x04uses\x12\x14\n" +
 	"\x05nodes\x18\x06 \x03(\tR\x05nodes\x12\x12\n" +
-	"\x04node\x18\a \x01(\tR\x04node\"\x13\n" +
+	"\x04node\x18\a \x01(\tR\x04node\x12\x14\n" +
+	"\x05names\x18\b \x03(\tR\x05names\"\x13\n" +
 	"\x11ListTokensRequest\"B\n" +
 	"\x12ListTokensResponse\x12,\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x14.lofamo.v1.JoinTokenR\x06tokens\"$\n" +

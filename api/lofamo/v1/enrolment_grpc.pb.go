@@ -38,7 +38,7 @@ const (
 type EnrolmentClient interface {
 	// Enrol checks the caller's evidence, adds the node to the topology as a spare, and signs certificates for both of its
 	// halves. The leader gives the node a place when the node reports. UNAUTHENTICATED: the evidence is wrong, has expired or
-	// is used up. PERMISSION_DENIED: it is for another node. ALREADY_EXISTS: another node has the name or an address.
+	// is used up. PERMISSION_DENIED: it is for other nodes. ALREADY_EXISTS: another node has the name or an address.
 	// FAILED_PRECONDITION: the clocks differ too much, or this replica has no issuer's key.
 	Enrol(ctx context.Context, in *EnrolRequest, opts ...grpc.CallOption) (*EnrolResponse, error)
 	// Admit adds a node, whose evidence a replica has checked, to the topology. For replicas alone.
@@ -119,7 +119,7 @@ func (c *enrolmentClient) RevokeToken(ctx context.Context, in *RevokeTokenReques
 type EnrolmentServer interface {
 	// Enrol checks the caller's evidence, adds the node to the topology as a spare, and signs certificates for both of its
 	// halves. The leader gives the node a place when the node reports. UNAUTHENTICATED: the evidence is wrong, has expired or
-	// is used up. PERMISSION_DENIED: it is for another node. ALREADY_EXISTS: another node has the name or an address.
+	// is used up. PERMISSION_DENIED: it is for other nodes. ALREADY_EXISTS: another node has the name or an address.
 	// FAILED_PRECONDITION: the clocks differ too much, or this replica has no issuer's key.
 	Enrol(context.Context, *EnrolRequest) (*EnrolResponse, error)
 	// Admit adds a node, whose evidence a replica has checked, to the topology. For replicas alone.

@@ -69,8 +69,15 @@ func JoinedFile(stateDir string) (string, bool) {
 // Join enrols the node with the supervisors, unless it has enrolled before, and writes its complete configuration to a
 // file of the state directory. It tries until ctx ends, or until the supervisors refuse the node.
 func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, string, *Later, error) {
+	a, note, err := JoinName(a)
+	if err != nil {
+		return a, "", nil, err
+	}
 	if err := a.ValidateJoin(); err != nil {
 		return a, "", nil, half.InvalidConfig(err)
+	}
+	if note != "" {
+		log.Warn(note)
 	}
 	if err := half.MakeStateDir(a.StateDir); err != nil {
 		return a, "", nil, err

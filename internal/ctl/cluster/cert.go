@@ -192,31 +192,41 @@ silence is no fault.`,
 				return command.Usagef("--begins-before: given %q: want a time such as 2026-01-31T12:00:00Z", before)
 			}
 		}
-		return changeDenials(a, cmd.Context(), args, func(ids []pki.Identity, by string, was *lofamov1.ListCertificatesResponse) (
-			[]*lofamov1.Denial, error) {
-			at := a.Env.Now()
-			if before == "" && serial == "" {
-				var err error
-				if at, err = revokedAt(a, was); err != nil {
-					return nil, err
-				}
-				cut = pki.CutOff(at)
-			}
-			now, list := timestamppb.New(at), was.GetList().GetDenials()
-			for _, id := range ids {
-				d := &lofamov1.Denial{Role: string(id.Role), Name: id.Name, Serial: strings.ToLower(serial), Revoked: now, By: by, Reason: reason}
-				if serial == "" {
-					d.Before = timestamppb.New(cut)
-				}
-				list = slices.DeleteFunc(list, func(o *lofamov1.Denial) bool {
-					return o.GetRole() == d.GetRole() && o.GetName() == d.GetName() && o.GetSerial() == d.GetSerial()
-				})
-				list = append(list, d)
-			}
-			return list, nil
-		}, "revoked")
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			return changeDenials(ctx, a, s, args, revocation(a, reason, serial, cut), "revoked")
+		})
 	}
 	return cmd
+}
+
+// denialsChange derives a new list of revoked certificates from the present one.
+type denialsChange func(ids []pki.Identity, by string, was *lofamov1.ListCertificatesResponse) ([]*lofamov1.Denial, error)
+
+// revocation revokes certificates of identities: that of a serial number, those that begin before a time, or, with neither, all that
+// exist now.
+func revocation(a *command.App, reason, serial string, cut time.Time) denialsChange {
+	return func(ids []pki.Identity, by string, was *lofamov1.ListCertificatesResponse) ([]*lofamov1.Denial, error) {
+		at := a.Env.Now()
+		if cut.IsZero() && serial == "" {
+			var err error
+			if at, err = revokedAt(a, was); err != nil {
+				return nil, err
+			}
+			cut = pki.CutOff(at)
+		}
+		now, list := timestamppb.New(at), was.GetList().GetDenials()
+		for _, id := range ids {
+			d := &lofamov1.Denial{Role: string(id.Role), Name: id.Name, Serial: strings.ToLower(serial), Revoked: now, By: by, Reason: reason}
+			if serial == "" {
+				d.Before = timestamppb.New(cut)
+			}
+			list = slices.DeleteFunc(list, func(o *lofamov1.Denial) bool {
+				return o.GetRole() == d.GetRole() && o.GetName() == d.GetName() && o.GetSerial() == d.GetSerial()
+			})
+			list = append(list, d)
+		}
+		return list, nil
+	}
 }
 
 // maxAhead limits how far a supervisor's clock may be ahead of this machine's, so that a supervisor cannot cause the revocation of later
@@ -270,8 +280,7 @@ certificate has ended. An operator's revocation cannot be withdrawn: issue a new
 		Example: "  lofamoctl cert unrevoke node/n1-0-1",
 		Args:    someIdentities,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeDenials(a, cmd.Context(), args, func(ids []pki.Identity, _ string, was *lofamov1.ListCertificatesResponse) (
-				[]*lofamov1.Denial, error) {
+			withdraw := func(ids []pki.Identity, _ string, was *lofamov1.ListCertificatesResponse) ([]*lofamov1.Denial, error) {
 				list := was.GetList().GetDenials()
 				n := len(list)
 				list = slices.DeleteFunc(list, func(o *lofamov1.Denial) bool {
@@ -281,7 +290,10 @@ certificate has ended. An operator's revocation cannot be withdrawn: issue a new
 					return nil, command.Usagef("%s: not revoked: `lofamoctl cert list` lists the revoked identities", strings.Join(args, ", "))
 				}
 				return list, nil
-			}, "no longer revoked")
+			}
+			return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+				return changeDenials(ctx, a, s, args, withdraw, "no longer revoked")
+			})
 		},
 	}
 }
@@ -326,39 +338,36 @@ func operatorKeys(s command.Session) (cert, key, ca string) {
 }
 
 // changeDenials reads the list of revoked certificates, lets change derive a new list, and signs and stores it.
-func changeDenials(a *command.App, ctx context.Context, args []string,
-	change func(ids []pki.Identity, by string, was *lofamov1.ListCertificatesResponse) ([]*lofamov1.Denial, error), done string) error {
-	return a.WithOperator(ctx, func(ctx context.Context, s command.Session) error {
-		cert, key, ca := operatorKeys(s)
-		signer, err := pki.LoadSigner(cert, key)
-		if err != nil {
-			return command.Usage(err)
-		}
-		cluster := signer.Identity().Cluster
-		ids, err := identities(cluster, args)
-		if err != nil {
-			return err
-		}
-		was, err := storedDenials(ctx, s, ca, cluster)
-		if err != nil {
-			return err
-		}
-		if lost := lostRevocations(was); lost != "" {
-			a.Warnf("lofamoctl: %s\n", lost)
-		}
-		denials, err := change(ids, pki.WebSubject(signer.Identity()), was)
-		if err != nil {
-			return err
-		}
-		if err := putDenials(ctx, s, signer, a.Env.Now(), was.GetNextVersion(), denials); err != nil {
-			return err
-		}
-		warnOfFormer(a, ca, signer.Cert())
-		for _, id := range ids {
-			a.Printf("%s is %s\n", pki.WebSubject(id), done)
-		}
-		return nil
-	})
+func changeDenials(ctx context.Context, a *command.App, s command.Session, args []string, change denialsChange, done string) error {
+	cert, key, ca := operatorKeys(s)
+	signer, err := pki.LoadSigner(cert, key)
+	if err != nil {
+		return command.Usage(err)
+	}
+	cluster := signer.Identity().Cluster
+	ids, err := identities(cluster, args)
+	if err != nil {
+		return err
+	}
+	was, err := storedDenials(ctx, s, ca, cluster)
+	if err != nil {
+		return err
+	}
+	if lost := lostRevocations(was); lost != "" {
+		a.Warnf("lofamoctl: %s\n", lost)
+	}
+	denials, err := change(ids, pki.WebSubject(signer.Identity()), was)
+	if err != nil {
+		return err
+	}
+	if err := putDenials(ctx, s, signer, a.Env.Now(), was.GetNextVersion(), denials); err != nil {
+		return err
+	}
+	warnOfFormer(a, ca, signer.Cert())
+	for _, id := range ids {
+		a.Printf("%s is %s\n", pki.WebSubject(id), done)
+	}
+	return nil
 }
 
 // putDenials signs and stores a list of revoked certificates. at is the time of this machine's clock.

@@ -13,6 +13,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -114,21 +115,32 @@ func awaitNormal(ctx context.Context, a *command.App, s command.Session, node st
 }
 
 func leaveCommand(a *command.App) *cobra.Command {
-	var forget, dryRun bool
+	var forget, revoke, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "leave NODE...",
 		Short: "Take nodes out of the running torus",
 		Long: `Takes the places of up to 16 nodes away while the cluster runs: their neighbours become one another's neighbours, and nobody is
 accused because of the change. An agent with 'spare: true' then stops its halves and waits for another place; stop
-other agents by hand. A node that is broken for good is taken out in the same way.`,
+other agents by hand. A node that is broken for good is taken out in the same way.
+
+With --forget the command also removes the nodes from the topology, and then revokes their certificates: nobody can use
+them if another machine gets such a name. A machine that comes back under its name needs an empty state directory and a
+token of 'lofamoctl token create --node NODE'. --revoke=false leaves the certificates valid until they end.
+
+A machine gets another name in this way: the node leaves with --forget, and the machine enrols again with an empty state
+directory.`,
 		Example: `  lofamoctl node leave n42
   lofamoctl node leave n42 --forget`,
 		Args:              someNodes,
 		ValidArgsFunction: a.CompleteNodes,
 	}
 	cmd.Flags().BoolVar(&forget, "forget", false, "remove them from the topology too; otherwise they stay spares, which can join again")
+	cmd.Flags().BoolVar(&revoke, "revoke", true, "with --forget: revoke their certificates")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check whether the nodes can leave")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("revoke") && !forget {
+			return command.Usagef("--revoke: given without --forget: a spare keeps its certificates")
+		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			resp, err := s.LeaveNodes(ctx, &lofamov1.LeaveNodesRequest{Nodes: args, Forget: forget, DryRun: dryRun})
 			if err != nil {
@@ -141,12 +153,20 @@ other agents by hand. A node that is broken for good is taken out in the same wa
 			case len(args) == 1:
 				verb = "leaves"
 			}
-			var names []string
+			var names, members []string
 			for _, n := range resp.GetNodes() {
 				names = append(names, n.GetId())
+				members = append(members, string(pki.RoleNode)+"/"+n.GetId())
 			}
 			slices.Sort(names)
 			a.Printf("%s %s: the torus is %s\n", fault.Plural(len(names), "node")+" ("+strings.Join(names, ", ")+")", verb, resp.GetDims())
+			if !forget || !revoke || dryRun {
+				return nil
+			}
+			if err := changeDenials(ctx, a, s, members, revocation(a, "left the cluster", "", time.Time{}), "revoked"); err != nil {
+				return fmt.Errorf("%s: forgotten, but not revoked: run 'lofamoctl cert revoke %s --reason left': %w", strings.Join(names, " "),
+					strings.Join(members, " "), err)
+			}
 			return nil
 		})
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -21,7 +22,7 @@ func TokenCommand(a *command.App) *cobra.Command {
 		Short: "Create and revoke the tokens with which machines enrol",
 		Long: `A token lets a machine without any certificate become a node: 'lofamo-agent run --join ADDRESS --token-file FILE'. It
 expires after minutes, and names the cluster's authority, so that the machine recognises the supervisors. Whoever has it can
-enrol a node. The supervisors keep only its checksum.`,
+enrol nodes with the names that it allows. The supervisors keep only its checksum.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return command.Usagef("token %s: want create, list or revoke", strings.Join(args, " "))
@@ -35,21 +36,25 @@ func tokenCreateCommand(a *command.App) *cobra.Command {
 	var ttl time.Duration
 	var uses uint32
 	var node string
+	var names []string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token, and print it",
 		Long: `Makes a token and prints it to standard output. It cannot be shown again.
 
 A token of --node lets that node enrol again, for example after its disk was lost. Any other token is for nodes whose
-names are new.`,
+names are new, and with --names only for those that a pattern fits. Each issue of certificates is a use, also to a
+name that has enrolled before; only a repeated request of the same machine, whose answer was lost, is none.`,
 		Example: `  lofamoctl token create > token
-  lofamoctl token create --uses 200 --ttl 1h > token`,
+  lofamoctl token create --uses 200 --ttl 1h --names 'gpu-*,n[0-9]*' > token`,
 		Args: command.Exactly(),
 	}
 	f := cmd.Flags()
 	f.DurationVar(&ttl, "ttl", 10*time.Minute, "lifetime, 1m to 168h")
-	f.Uint32Var(&uses, "uses", 1, "number of nodes that may use it, 1 to 500")
-	f.StringVar(&node, "node", "", "the only node that may use it, also if the cluster has it already (default: any new one)")
+	f.Uint32Var(&uses, "uses", 1, "number of times that it lets a node in, 1 to 500")
+	f.StringVar(&node, "node", "", "the only node that may use it, also if the cluster has it already (default: new ones)")
+	f.StringSliceVar(&names, "names", nil, "patterns of the names that new nodes may have, with *, ? and [a-z] as in a shell; at most 16 "+
+		"(default: any name)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if ttl <= 0 {
 			return command.Usagef("--ttl %v: want 1m to 168h", ttl)
@@ -58,7 +63,7 @@ names are new.`,
 			return command.Usagef("--uses 0: want 1 to 500")
 		}
 		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
-			resp, err := s.CreateToken(ctx, &lofamov1.CreateTokenRequest{Lifetime: durationpb.New(ttl), Uses: uses, Node: node})
+			resp, err := s.CreateToken(ctx, &lofamov1.CreateTokenRequest{Lifetime: durationpb.New(ttl), Uses: uses, Node: node, Names: names})
 			if err != nil {
 				return fmt.Errorf("create token: %w", command.Plain(err))
 			}
@@ -83,14 +88,11 @@ func tokenListCommand(a *command.App) *cobra.Command {
 				return fmt.Errorf("list tokens: %w", command.Plain(err))
 			}
 			return command.Show(a, o, resp, func(resp *lofamov1.ListTokensResponse) error {
-				rows := [][]string{{"ID", "EXPIRES", "USED", "NODE", "BY"}}
+				rows := [][]string{{"ID", "EXPIRES", "USED", "NAMES", "BY"}}
 				for _, t := range resp.GetTokens() {
-					node := t.GetNode()
-					if node == "" {
-						node = "any"
-					}
+					names := cmp.Or(t.GetNode(), strings.Join(t.GetNames(), ","), "any")
 					rows = append(rows, []string{t.GetId(), "in " + t.GetExpires().AsTime().Sub(a.Env.Now()).Round(time.Second).String(),
-						strconv.Itoa(len(t.GetNodes())) + "/" + strconv.Itoa(int(t.GetUses())), node, t.GetBy()})
+						strconv.Itoa(len(t.GetNodes())) + "/" + strconv.Itoa(int(t.GetUses())), names, t.GetBy()})
 				}
 				return command.Table(a.Env.Stdout, rows)
 			})

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -81,20 +82,21 @@ type admittance struct {
 	repeated bool // the answer to an earlier request was lost
 }
 
-// repeatWithin is the time within which a request with the same keys is a repeated one.
-const repeatWithin = 10 * time.Minute
+// is reports whether a use was the issue of certificates for these keys of this node.
+func (a *admittance) is(use store.JoinUse) bool {
+	return use.Node == string(a.node) && bytes.Equal(use.Keys, a.keys)
+}
 
 // mayJoin returns an error if the node must not join, and notes whether its request is a repeated one.
 func (a *admittance) mayJoin(have *topology.Topology) error {
 	old, known := have.Node(a.node)
 	if a.token != nil {
-		use, used := a.token.Used[string(a.node)]
-		if known && used && bytes.Equal(use.Keys, a.keys) && a.now.Before(use.At.Add(repeatWithin)) {
+		if known && slices.ContainsFunc(a.token.Used, a.is) {
 			a.repeated = true
 			return nil
 		}
 		if n := len(a.token.Used); n >= a.token.Uses {
-			return status.Errorf(codes.Unauthenticated, "token: used up: %s: make one with 'lofamoctl token create'", fault.Plural(n, "node"))
+			return status.Errorf(codes.Unauthenticated, "token: used up: %s: make one with 'lofamoctl token create'", fault.Plural(n, "use"))
 		}
 	}
 	if known && !a.named {
@@ -133,10 +135,7 @@ func (a *admittance) writes(have store.Topology, to *topology.Topology) ([]store
 		writes = []store.Write{{}}
 	}
 	guard := a.token.Guard()
-	if a.token.Used == nil {
-		a.token.Used = make(map[string]store.JoinUse)
-	}
-	a.token.Used[string(a.node)] = store.JoinUse{Keys: a.keys, At: a.now}
+	a.token.Used = append(a.token.Used, store.JoinUse{Node: string(a.node), Keys: a.keys, At: a.now})
 	kv, err := a.token.Put()
 	if err != nil {
 		return nil, err

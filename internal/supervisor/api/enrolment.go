@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -60,6 +61,7 @@ const (
 	tokenLifetime                      = 10 * time.Minute
 	minTokenLifetime, maxTokenLifetime = time.Minute, 168 * time.Hour
 	maxTokenUses                       = 500 // each use rewrites the token with all uses before it
+	maxPatterns, maxPattern            = 16, 64
 )
 
 // Tokens is the store of tokens.
@@ -271,6 +273,9 @@ func enrolling(node string, service []string, labels map[string]string) (topolog
 	if err != nil {
 		return n, invalidTopology(err)
 	}
+	if fault.IsLoopbackName(node) {
+		return n, invalid("node", "given %s: want a name of its own: every machine has this one", node)
+	}
 	if len(service) == 0 {
 		return n, invalid("service", "given none: want at least one address")
 	}
@@ -407,8 +412,17 @@ func (e *Enrolment) token(ctx context.Context, text string, node fault.NodeID, n
 		return have, errToken
 	case have.Node != "" && have.Node != string(node):
 		return have, status.Errorf(codes.PermissionDenied, "token: is for node %s: want it for %s", have.Node, node)
+	case len(have.Names) > 0 && !slices.ContainsFunc(have.Names, func(pattern string) bool { return matches(pattern, node) }):
+		return have, status.Errorf(codes.PermissionDenied, "token: is for names like %s: want such a name instead of %s, or a token of "+
+			"'lofamoctl token create --names' for it", strings.Join(have.Names, ", "), node)
 	}
 	return have, nil
+}
+
+// matches reports whether a pattern of a token fits a node's name.
+func matches(pattern string, node fault.NodeID) bool {
+	fits, err := path.Match(pattern, string(node))
+	return err == nil && fits
 }
 
 // Limits of connections to the enrolment address.

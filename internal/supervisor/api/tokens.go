@@ -3,9 +3,11 @@ package api
 import (
 	"cmp"
 	"context"
-	"maps"
-	"slices"
+	"fmt"
+	"path"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -39,13 +41,17 @@ func (e *Enrolment) createToken(ctx context.Context, by string, req *lofamov1.Cr
 	if req.GetNode() != "" && !fault.IsName(req.GetNode()) {
 		return nil, invalid("node", "given %.64q: want 1 to 63 letters, digits, '-', '_' and '.'", req.GetNode())
 	}
+	if err := checkPatterns(req); err != nil {
+		return nil, err
+	}
 	pin, err := e.cfg.Pin()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	token, now := pki.NewJoinToken(pin), time.Now()
 	sum := token.Sum()
-	stored := store.JoinToken{ID: token.ID, Sum: sum[:], By: by, Made: now, Expires: now.Add(lifetime), Uses: uses, Node: req.GetNode()}
+	stored := store.JoinToken{ID: token.ID, Sum: sum[:], By: by, Made: now, Expires: now.Add(lifetime), Uses: uses, Node: req.GetNode(),
+		Names: req.GetNames()}
 	kv, err := stored.Put()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
@@ -73,9 +79,32 @@ func (e *Enrolment) createToken(ctx context.Context, by string, req *lofamov1.Cr
 	return &lofamov1.CreateTokenResponse{Token: token.String(), Info: tokenInfo(stored)}, nil
 }
 
+// checkPatterns checks the patterns of names in a request for a token.
+func checkPatterns(req *lofamov1.CreateTokenRequest) error {
+	if n := len(req.GetNames()); n > maxPatterns || n > 0 && req.GetNode() != "" {
+		return invalid("names", "given %d: want at most %d, and none for a named node", n, maxPatterns)
+	}
+	for i, p := range req.GetNames() {
+		if _, err := path.Match(p, ""); err != nil || p == "" || len(p) > maxPattern || strings.IndexFunc(p, notInPattern) >= 0 {
+			return invalid(fmt.Sprintf("names[%d]", i), "given %.64q: want a pattern of names of 1 to %d bytes, such as gpu-* or n[0-9]?",
+				p, maxPattern)
+		}
+	}
+	return nil
+}
+
+// notInPattern reports whether no name can have a character, which is no part of a pattern's syntax either.
+func notInPattern(c rune) bool {
+	return c >= utf8.RuneSelf || !fault.IsName(string(c)) && !strings.ContainsRune("-_.*?[]^", c)
+}
+
 func tokenInfo(t store.JoinToken) *lofamov1.JoinToken {
-	return &lofamov1.JoinToken{Id: t.ID, By: t.By, Made: timestamppb.New(t.Made), Expires: timestamppb.New(t.Expires), Uses: uint32(t.Uses),
-		Nodes: slices.Sorted(maps.Keys(t.Used)), Node: t.Node}
+	out := &lofamov1.JoinToken{Id: t.ID, By: t.By, Made: timestamppb.New(t.Made), Expires: timestamppb.New(t.Expires), Uses: uint32(t.Uses),
+		Node: t.Node, Names: t.Names}
+	for _, use := range t.Used {
+		out.Nodes = append(out.Nodes, use.Node)
+	}
+	return out
 }
 
 // ListTokens implements the service.

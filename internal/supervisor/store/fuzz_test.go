@@ -90,7 +90,7 @@ func FuzzStoreValues(f *testing.F) {
 	add(keyIdentity, jsonOf(f, storedIdentity{ID: "x", First: 1}))
 	add(keyResponseAudit+"00000000000000000001", []byte("{}\n"))
 	add(TokenKey("3kz5ab2c"), jsonOf(f, JoinToken{Sum: []byte{1}, By: "a", Expires: time.Unix(1, 0), Uses: 2,
-		Used: map[string]JoinUse{"n0": {Keys: []byte{1}}}}))
+		Used: []JoinUse{{Node: "n0", Keys: []byte{1}}}}))
 	f.Fuzz(func(t *testing.T, kind byte, rest string, b []byte) {
 		all := append(loadedPrefixes[:], otherPrefixes...)
 		key := all[int(kind)%len(all)]

@@ -18,21 +18,23 @@ const MaxTokens = 1000
 
 // JoinToken is a token with which nodes enrol, without its secret.
 type JoinToken struct {
-	ID      string             `json:"-"`
-	Sum     []byte             `json:"sum"` // of the secret
-	By      string             `json:"by"`  // who made it, "ROLE/NAME"
-	Made    time.Time          `json:"made"`
-	Expires time.Time          `json:"expires"`
-	Uses    int                `json:"uses"`           // nodes that may use it
-	Node    string             `json:"node,omitempty"` // the only one that may; empty: any new one
-	Used    map[string]JoinUse `json:"used,omitempty"` // by node
+	ID      string    `json:"-"`
+	Sum     []byte    `json:"sum"` // of the secret
+	By      string    `json:"by"`  // who made it, "ROLE/NAME"
+	Made    time.Time `json:"made"`
+	Expires time.Time `json:"expires"`
+	Uses    int       `json:"uses"`            // issues of certificates
+	Node    string    `json:"node,omitempty"`  // the only one that may use it; empty: new ones
+	Names   []string  `json:"names,omitempty"` // patterns of the names that new ones may have; none: any name
+	Used    []JoinUse `json:"used,omitempty"`  // one for each issue, in order
 
 	// Revision is that of its last write.
 	Revision uint64 `json:"-"`
 }
 
-// JoinUse is the use of a token by a node.
+// JoinUse is one issue of certificates to a node.
 type JoinUse struct {
+	Node string    `json:"node"`
 	Keys []byte    `json:"keys"` // SHA-256 of the public keys of its halves
 	At   time.Time `json:"at"`
 }

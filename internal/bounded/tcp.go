@@ -6,7 +6,7 @@ import (
 	"github.com/lofamo/lofamo/internal/retransmit"
 )
 
-// handshakes is the value of Limits.Handshakes for a TCP listener that sets none. Nobody connects more often in peace.
+// handshakes is the value of Limits.Handshakes for a TCP listener that sets none: more than peers need.
 const handshakes = 100
 
 // ListenTCP listens at a TCP address, with limits. Its connections retransmit lost packets early.

@@ -16,7 +16,7 @@ import (
 )
 
 // allow takes a request from a budget, and reports whether it has a good token. Such a request spends the token's budget, from any
-// address. All others spend that of their address, and later one that they share. So strangers keep out nobody who has a token.
+// address. All others spend that of their address, and later one that they share. So strangers cannot keep out a node with a token.
 func (e *Enrolment) allow(ctx context.Context, req *lofamov1.EnrolRequest) (known bool, _ error) {
 	now := time.Now()
 	if t, err := pki.ParseJoinToken(req.GetToken()); err == nil && e.tokens.has(ctx, e.cfg.Tokens, t, now) {

@@ -17,6 +17,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/pieces"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
@@ -103,14 +104,18 @@ func (believe) VerifyMAC(uint64, []byte, []byte) (role, name string, err error) 
 }
 
 func (w *wire) receive(ctx context.Context) error {
-	b := make([]byte, 1<<16)
+	b, joiner := make([]byte, 1<<16), pieces.NewJoiner(256)
 	for {
 		n, from, err := w.conn.ReadFromUDPAddrPort(b)
 		if err != nil {
 			return unlessOver(ctx, err)
 		}
+		whole, ok := joiner.Join(from, b[:n])
+		if !ok {
+			continue
+		}
 		w.received.Add(1)
-		o, err := servicenet.Open(b[:n], believe{})
+		o, err := servicenet.Open(whole, believe{})
 		if err != nil {
 			w.unreadable.Add(1)
 			continue

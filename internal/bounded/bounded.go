@@ -9,7 +9,7 @@
 // When a source has used its share, or the listener is full, a new connection replaces the least valuable one: from the source
 // with the most connections, then with the lowest standing, then the oldest. An admitted connection is never closed for another
 // one, and counts for its subject instead of its source. If only admitted connections are left, the new connection is refused. A
-// source is an IPv4 address, an IPv6 /64, or a user of this machine.
+// source is an IPv4 address, an IPv6 /64, or a user of this machine. Connections beyond Limits.Handshakes a second wait for their turn.
 //
 // The package knows neither TLS nor the content of requests: start with Listen.
 package bounded
@@ -20,6 +20,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +34,9 @@ type Limits struct {
 	PerSource  int // connections of one source that are not admitted
 	PerSubject int // admitted connections of one subject
 	Subjects   int // admitted connections of all subjects: less than All, to leave room for peers without a limit
+	// Handshakes is the number of connections a second, and at once, that Accept returns. The others wait, and the sources take turns.
+	// 0: all, but ListenTCP has a default.
+	Handshakes int
 }
 
 // Reasons for closing a connection: the values of Options.Dropped.
@@ -72,6 +77,7 @@ type Listener struct {
 	closed    chan struct{}
 
 	mu       sync.Mutex
+	turns    *turns
 	order    uint64
 	conns    map[*Conn]bool
 	sources  map[string]int
@@ -84,11 +90,14 @@ func Listen(l net.Listener, o Options) *Listener {
 	if o.Limits.All < 1 || o.Limits.PerSource < 1 {
 		panic(fmt.Sprintf("bounded: limits %+v: want at least 1", o.Limits))
 	}
+	if _, ok := l.(interface{ SetDeadline(time.Time) error }); !ok && o.Limits.Handshakes > 0 {
+		panic(fmt.Sprintf("bounded: a %T has no deadline: want a TCP listener", l))
+	}
 	if o.Source == nil {
 		o.Source = func(c net.Conn) string { return SourceOf(c.RemoteAddr()) }
 	}
 	return &Listener{Listener: l, opts: o, conns: map[*Conn]bool{}, sources: map[string]int{}, subjects: map[string]int{},
-		closed: make(chan struct{})}
+		turns: newTurns(o.Limits.Handshakes), closed: make(chan struct{})}
 }
 
 // SourceOf returns the source of an address: an IPv4 address, an IPv6 /64, or the address itself.
@@ -107,33 +116,60 @@ func SourceOf(a net.Addr) string {
 	return p.String()
 }
 
-// Close implements net.Listener. Connections stay open.
+// Close implements net.Listener. Connections that Accept has returned stay open.
 func (l *Listener) Close() error {
 	l.closing.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+	err := l.Listener.Close()
+	l.mu.Lock()
+	waiting := slices.Clone(l.turns.waiting)
+	l.mu.Unlock()
+	for _, c := range waiting {
+		_ = c.Close()
+	}
+	return err
 }
 
-// Accept returns the next connection that finds a place, a *Conn. It waits while file descriptors have run out. Only one
-// goroutine may call it.
+// Accept returns the next connection that finds a place, a *Conn, when its turn has come. It waits while file descriptors have run out.
+// Only one goroutine may call it.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
-		nc, err := l.Listener.Accept()
-		if err != nil {
-			if l.wait(err) {
-				continue
-			}
-			return nil, err
-		}
-		l.exhausted.pause = 0
-		c := &Conn{Conn: nc, l: l, source: l.opts.Source(nc), standing: fresh}
-		victim, ok := l.take(c)
-		if victim != nil {
-			_ = victim.Close()
-			l.dropped(Evicted)
-		}
-		if ok {
+		l.mu.Lock()
+		c, due := l.turns.next(time.Now())
+		l.mu.Unlock()
+		if c != nil {
 			return c, nil
 		}
+		nc, err := l.acceptUntil(due)
+		switch {
+		case err == nil:
+			l.exhausted.pause = 0
+			l.place(nc)
+		case errors.Is(err, os.ErrDeadlineExceeded), l.wait(err):
+		default:
+			return nil, err
+		}
+	}
+}
+
+// acceptUntil accepts a connection, until a time; zero: without end.
+func (l *Listener) acceptUntil(end time.Time) (net.Conn, error) {
+	if d, ok := l.Listener.(interface{ SetDeadline(time.Time) error }); ok {
+		if err := d.SetDeadline(end); err != nil {
+			return nil, err
+		}
+	}
+	return l.Listener.Accept()
+}
+
+// place gives a connection a place and lets it wait for its turn, or closes it.
+func (l *Listener) place(nc net.Conn) {
+	c := &Conn{Conn: nc, l: l, source: l.opts.Source(nc), standing: fresh}
+	victim, ok := l.take(c)
+	if victim != nil {
+		_ = victim.Close()
+		l.dropped(Evicted)
+	}
+	if !ok {
 		_ = nc.Close()
 		l.dropped(Refused)
 	}
@@ -171,6 +207,7 @@ func (l *Listener) add(c *Conn) {
 	c.order = l.order
 	l.conns[c] = true
 	l.sources[c.source]++
+	l.turns.waiting = append(l.turns.waiting, c)
 }
 
 func (l *Listener) remove(c *Conn) {
@@ -178,6 +215,9 @@ func (l *Listener) remove(c *Conn) {
 		return
 	}
 	delete(l.conns, c)
+	if i := slices.Index(l.turns.waiting, c); i >= 0 {
+		l.turns.waiting = slices.Delete(l.turns.waiting, i, i+1)
+	}
 	if c.standing != admitted {
 		decrease(l.sources, c.source)
 	}
@@ -261,6 +301,7 @@ func (c *Conn) Admit(subject string) error {
 		l.named++
 	}
 	decrease(l.sources, c.source)
+	l.turns.prove(c.source)
 	c.standing, c.subject = admitted, subject
 	return nil
 }

@@ -1,6 +1,13 @@
 package bounded
 
-import "github.com/lofamo/lofamo/internal/retransmit"
+import (
+	"cmp"
+
+	"github.com/lofamo/lofamo/internal/retransmit"
+)
+
+// handshakes is the value of Limits.Handshakes for a TCP listener that sets none: more than peers need.
+const handshakes = 100
 
 // ListenTCP listens at a TCP address, with limits. Its connections retransmit lost packets early.
 func ListenTCP(addr string, o Options) (*Listener, error) {
@@ -8,5 +15,6 @@ func ListenTCP(addr string, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Limits.Handshakes = cmp.Or(o.Limits.Handshakes, handshakes)
 	return Listen(l, o), nil
 }

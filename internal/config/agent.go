@@ -61,8 +61,8 @@ type Agent struct {
 	// MaskedLinks are directions of links that carry no messages, regardless of the supervisors' orders: the node's own
 	// channel mask. A subset of Links. Default none.
 	MaskedLinks []string `json:"maskedLinks,omitempty"`
-	// MTU is the maximum size of a torus frame, in bytes of UDP payload: longer frames are neither sent nor accepted,
-	// so use the same value on all nodes. 1280 to 8224. Default 1472: Ethernet's.
+	// MTU is the maximum size of a torus frame, in bytes: longer frames are neither sent nor accepted, so use the same
+	// value on all nodes. Frames of more than 1232 bytes travel in pieces that every path takes. 1280 to 8224. Default 1472.
 	MTU int `json:"mtu"`
 	// MaxHops is the maximum number of links that a message may travel in the torus: 1 to 255, or 0 for twice the
 	// torus' diameter plus 20, within 32 to 255, which is enough for detours around faults. With a window, the host

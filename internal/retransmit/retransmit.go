@@ -5,6 +5,8 @@
 // decides how soon raft agrees, and how soon a watcher gets an event. With the options the waits are 50 ms to 1 s. An end without them
 // still waits as Linux does before it retransmits its own data.
 //
+// The segments are so short that every path takes them: see pkg/pieces.
+//
 // A connection whose data stay unacknowledged ends after about 14 s, with Linux's tcp_retries2 of 15, instead of 15 minutes.
 package retransmit
 
@@ -17,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/pieces"
 )
 
 const (
@@ -47,6 +51,7 @@ func early(_, _ string, c syscall.RawConn) error {
 			name       string
 			opt, value int
 		}{
+			{"TCP_MAXSEG", unix.TCP_MAXSEG, pieces.MaxSegment},
 			{"TCP_THIN_LINEAR_TIMEOUTS", unix.TCP_THIN_LINEAR_TIMEOUTS, 1},
 			{"TCP_RTO_MIN_US", unix.TCP_RTO_MIN_US, int(least.Microseconds())},
 			{"TCP_RTO_MAX_MS", unix.TCP_RTO_MAX_MS, int(most.Milliseconds())},

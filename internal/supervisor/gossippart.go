@@ -3,8 +3,10 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -21,6 +23,7 @@ func (p *gossipPart) start(s *Supervisor) error {
 	p.Net, err = gossip.New(gossip.Config{
 		Name: "supervisor/" + s.cfg.ID, Bind: s.cfg.GossipListen, Join: s.cfg.GossipJoin, Key: s.gossipKeys[0], Further: s.gossipKeys[1:],
 		Meta: s.gossipMeta(false), Logger: s.logger, OnMember: s.onMember, OnBroadcast: s.ingest.intake.Broadcast, Strangers: maxStrangers,
+		Admit: s.admitMember,
 	})
 	if err != nil {
 		return fmt.Errorf("gossip on %s: %w", s.cfg.GossipListen, err)
@@ -46,6 +49,16 @@ func (p *gossipPart) stop(context.Context) error {
 
 func (s *Supervisor) gossipMeta(leader bool) gossip.Meta {
 	return gossip.Meta{Role: gossip.RoleSupervisor, ID: s.cfg.ID, ReportAddr: s.self.Report, Leader: leader}
+}
+
+// admitMember reports whether gossip may have a member: a node of the topology, or a replica, under its name.
+func (s *Supervisor) admitMember(m gossip.Member) bool {
+	if m.Meta.Role == gossip.RoleSupervisor {
+		replica := slices.ContainsFunc(s.cfg.Replicas, func(r config.ReplicaEntry) bool { return r.ID == m.Meta.ID })
+		return replica && m.Name == "supervisor/"+m.Meta.ID
+	}
+	_, known := s.names.Topology().Node(fault.NodeID(m.Meta.ID))
+	return known && m.Name == m.Meta.ID
 }
 
 // onMember passes gossip membership to the machine as a hint, never as proof.

@@ -84,11 +84,11 @@ const maxStrangers = 1000
 // Browsers open up to six for a page without HTTP/2, and many people may share an address. Replicas may use the gRPC
 // connections that people leave.
 var (
-	grpcConns = bounded.Limits{All: 2048, PerSource: 256, PerSubject: 256, Subjects: 1536}
+	grpcConns = bounded.Limits{All: 2048, PerSource: 256, PerSubject: 256, Subjects: 1536, Handshakes: 200}
 	webConns  = bounded.Limits{All: 512, PerSource: 128, PerSubject: 64, Subjects: 384}
 	httpConns = bounded.Limits{All: 128, PerSource: 32}
 	// Nodes that enrol have no certificate that could be a subject. They try again.
-	enrolConns = bounded.Limits{All: 512, PerSource: 64}
+	enrolConns = bounded.Limits{All: 512, PerSource: 256}
 )
 
 // listenTCP listens at an address, with limits, and counts closed connections under the given name.

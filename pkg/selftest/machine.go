@@ -11,6 +11,8 @@ import (
 const (
 	// LateTests is how many tests in a row must be late in one size: one slow probe is a busy machine.
 	LateTests = 6
+	// LongTests is how many tests in a row must lose their longest probe alone: a lossy path does so by chance.
+	LongTests = 8
 	// ClearTests is how many clean tests in a row clear a failed module.
 	ClearTests = 2
 	// regainProbes is the number of probes after which a lossy path that was judged faulty may become good.

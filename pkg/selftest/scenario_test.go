@@ -207,6 +207,10 @@ func (w *world) carry(v *way, p Probe) {
 		p.Data[3] ^= 0x10
 	case "double":
 		w.flying = append(w.flying, flown{at, back})
+	case "short":
+		if len(p.Data) >= 1000 {
+			return
+		}
 	case "lose":
 		if v.given%v.lose == 0 {
 			return

@@ -26,6 +26,7 @@ type module struct {
 	doubles lossWindow         // the same for probes that came twice
 	tally   tally              // of the current test
 	partner uint8              // that carries the current test
+	long    int                // consecutive tests that lost their longest probe alone
 	bad     uint8              // a bit for each partner whose tests are bad
 	missed  [MaxPartners]uint8 // of each partner: a bit for each size that its last test lost
 
@@ -331,10 +332,15 @@ func (u *module) judge(now time.Time, probes int) {
 		u.lateSince = time.Time{}
 	}
 	u.blame(late)
+	if u.long++; t.missed != 1<<(len(u.slots)-1) || len(u.slots) == 1 {
+		u.long = 0
+	}
 	u.suspect = late > 0 || 2*t.lost > probes || u.cfg.Loss == 0 && t.lost > 0
 	switch {
 	case t.altered > 0:
 		u.fail(Altered, "%d of %d probes, one of %d bytes", t.altered, probes, t.size)
+	case u.long >= LongTests:
+		u.fail(Lost, "large frames are lost, of %d bytes in %d tests in a row, and shorter ones arrive", t.size, u.long)
 	case t.lost > 0 && u.losses.lost() >= LossBound(u.losses.n, u.cfg.Loss) && (u.fault != Late || !cameLate):
 		u.fail(Lost, "%d of the last %d probes, one of %d bytes", u.losses.lost(), u.losses.n, t.size)
 		u.losses = lossWindow{}

@@ -228,7 +228,7 @@ func (h *hostHalf) openGossip(cs *half.Closers) error {
 			Role: gossip.RoleNode, ID: string(h.Config.Node), Coord: h.Topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
 		},
 		Logger: h.Log, OnMember: h.onMember, OnHeard: func(time.Time) { h.step(hostcore.GossipHeard{}) }, Timing: gossipTiming(h.Periods),
-		MaxPackets: half.MaxGossip, Strangers: half.MaxStrangers, OnLoop: h.onLoop,
+		MaxPackets: half.MaxGossip, Strangers: half.MaxStrangers, OnLoop: h.onLoop, MaxMembers: gossipMembers(h.Topo.Dims.Places()),
 	})
 	if err != nil && h.nets[0].Absent() != nil {
 		h.Log.Warn("continuing without gossip until service interface 0 exists", "err", err)
@@ -248,6 +248,10 @@ func (h *hostHalf) openGossip(cs *half.Closers) error {
 	cs.Add(g.Close)
 	return nil
 }
+
+// gossipMembers returns the number of gossip members that a half keeps in a torus of so many places: the nodes and supervisors, those that
+// join later, and some that died. A half does not know the other nodes' names, and holders of the gossip key can make up any.
+func gossipMembers(places int) int { return min(2*places+64, gossip.MaxMembers) }
 
 // gossipTiming is slow: membership is a hint here, and its probes would be the main cost of an idle agent. But where
 // no supervisor answers, probes must come before the service network would be called dead, which is 2.4 digest

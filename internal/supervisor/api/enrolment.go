@@ -15,7 +15,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -23,11 +22,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -37,9 +34,9 @@ import (
 // Limits of enrolments.
 const (
 	// enrolRate and enrolBurst bound the requests that a replica looks at: each costs a read with a quorum, or a request to
-	// a Kubernetes API server.
+	// a Kubernetes API server. Each token has such a budget of its own, and all requests without a good token share one.
 	enrolRate, enrolBurst = 50, 200
-	// sourceRate and sourceBurst bound the requests of one address, maxSources the addresses that are remembered.
+	// sourceRate and sourceBurst bound the requests of one address without a good token, maxSources the addresses that are remembered.
 	sourceRate, sourceBurst, maxSources = 10, 40, 4096
 	logBurst                            = 20
 	// enrolTime bounds the work for one request.
@@ -109,49 +106,27 @@ type Enrolment struct {
 
 	s       *Server
 	cfg     EnrolmentConfig
-	limit   *rate.Limiter // of all requests that look good
-	sources sources
+	limit   *rate.Limiter // of all requests without a good token that look good
+	sources *budgets
+	known   *budgets // by token
+	tokens  tokenList
 	logs    *rate.Limiter // of refusals in the log
 }
 
 // NewEnrolment returns the service; s commits its changes.
 func NewEnrolment(s *Server, cfg EnrolmentConfig) *Enrolment {
 	return &Enrolment{s: s, cfg: cfg, limit: rate.NewLimiter(enrolRate, enrolBurst), logs: rate.NewLimiter(1, logBurst),
-		sources: sources{of: make(map[string]*rate.Limiter)}}
-}
-
-// sources limits the requests of each address.
-type sources struct {
-	mu sync.Mutex
-	of map[string]*rate.Limiter
-}
-
-func (s *sources) allow(ctx context.Context) bool {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return false
-	}
-	source := bounded.SourceOf(p.Addr)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.of[source]
-	if l == nil {
-		if len(s.of) >= maxSources {
-			clear(s.of)
-		}
-		l = rate.NewLimiter(sourceRate, sourceBurst)
-		s.of[source] = l
-	}
-	return l.Allow()
+		sources: newBudgets(sourceRate, sourceBurst), known: newBudgets(enrolRate, enrolBurst)}
 }
 
 // Enrol implements the service.
 func (e *Enrolment) Enrol(ctx context.Context, req *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
-	if !e.sources.allow(ctx) {
+	known, err := e.allow(ctx, req)
+	if err != nil {
 		e.cfg.Count("dropped")
-		return nil, status.Error(codes.ResourceExhausted, "too many requests from this address: try again in a moment")
+		return nil, err
 	}
-	resp, err := e.enrol(ctx, req)
+	resp, err := e.enrol(ctx, req, known)
 	log := e.cfg.Logger.With("node", fmt.Sprintf("%.64q", req.GetNode()))
 	switch {
 	case err == nil:
@@ -168,13 +143,13 @@ func (e *Enrolment) Enrol(ctx context.Context, req *lofamov1.EnrolRequest) (*lof
 	return resp, err
 }
 
-func (e *Enrolment) enrol(ctx context.Context, req *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
+func (e *Enrolment) enrol(ctx context.Context, req *lofamov1.EnrolRequest, known bool) (*lofamov1.EnrolResponse, error) {
 	now := time.Now()
 	keys, err := e.check(req, now)
 	if err != nil {
 		return nil, err
 	}
-	if !e.limit.Allow() {
+	if !known && !e.limit.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "too many nodes enrol at once: try again in a moment")
 	}
 	ctx, cancel := context.WithTimeout(ctx, enrolTime)

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/pkg/pieces"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
@@ -265,7 +266,7 @@ func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
 		if ep == nil {
 			return s.errAbsent()
 		}
-		err := ep.send(to, scope, b)
+		err := ep.sendAll(to, scope, b)
 		now := s.cur.Load()
 		if now == ep || !errors.Is(err, net.ErrClosed) {
 			if err != nil && scope != 0 {
@@ -281,6 +282,19 @@ func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
 // of the next call, once: it is no fault of this datagram, and may concern another supervisor. When the reader takes an error
 // from the queue, the next call gets the error behind it. The reader takes up to errorBatch in a row.
 const sendTries = 4 * errorBatch
+
+// sendAll sends a datagram, in pieces if it is long.
+func (e *endpoint) sendAll(to netip.AddrPort, scope uint32, b []byte) error {
+	if len(b) <= pieces.MaxPayload {
+		return e.send(to, scope, b)
+	}
+	for _, p := range pieces.Split(b) {
+		if err := e.send(to, scope, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
 // there, behind a card that is stuck or neighbours that do not answer ARP, would be found dead.

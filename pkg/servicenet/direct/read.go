@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/lofamo/lofamo/pkg/pieces"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
@@ -70,6 +71,7 @@ type reader struct {
 	drops   uint32 // the kernel's counter at the last look
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
+	joiner  *pieces.Joiner
 
 	strange strangeErrors
 
@@ -78,11 +80,15 @@ type reader struct {
 	rest   func(context.Context, time.Duration)
 }
 
+// keepPieces is the number of datagrams whose pieces a socket keeps: those of one datagram come within microseconds.
+const keepPieces = 256
+
 func newReader(s *Socket, h Handler) *reader {
 	r := &reader{
 		s: s, h: h,
 		// One byte longer than allowed, so that an oversized datagram shows.
 		buf:     make([]byte, servicenet.MaxDatagram+1),
+		joiner:  pieces.NewJoiner(keepPieces),
 		limiter: rate.NewLimiter(errorRate, errorBurst),
 		told:    map[netip.AddrPort]time.Time{},
 		rest:    pause,
@@ -246,11 +252,16 @@ func (r *reader) deliver() (refused bool) {
 		return true
 	case s.blocked.Load():
 		s.blockedCount.Add(1)
-	case r.n > servicenet.MaxDatagram:
-		s.oversized.Add(1)
 	default:
-		s.received.Add(1)
-		r.h(r.sender, r.buf[:r.n])
+		b, ok := r.joiner.Join(r.sender, r.buf[:r.n])
+		switch {
+		case !ok:
+		case len(b) > servicenet.MaxDatagram:
+			s.oversized.Add(1)
+		default:
+			s.received.Add(1)
+			r.h(r.sender, b)
+		}
 	}
 	return false
 }

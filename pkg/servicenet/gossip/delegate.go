@@ -3,7 +3,6 @@ package gossip
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -78,21 +77,19 @@ func (d *delegate) LocalState(bool) []byte { return nil }
 // MergeRemoteState implements memberlist.Delegate.
 func (d *delegate) MergeRemoteState([]byte, bool) {}
 
-// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers and those named in Refuse.
-// Memberlist itself makes those of the own name, so they do not count as heard.
+// NotifyAlive implements memberlist.AliveDelegate: memberlist keeps nothing of a member that it refuses.
+// Memberlist itself announces the own name, so that does not count as heard.
 func (d *delegate) NotifyAlive(node *memberlist.Node) error {
-	if (*Net)(d).refuses(node.Name) {
-		return fmt.Errorf("member %.80q: its certificates are revoked", node.Name)
+	n := (*Net)(d)
+	if err := n.check(node); err != nil {
+		return err
 	}
-	if node.Name != d.cfg.Name {
-		(*Net)(d).heard()
+	if node.Name != n.cfg.Name {
+		n.heard()
 	}
-	d.membersMu.Lock()
-	defer d.membersMu.Unlock()
-	if _, known := d.members[node.Name]; !known && len(d.members) >= maxMembers {
-		return fmt.Errorf("member %.80q: there are %d already", node.Name, maxMembers)
-	}
-	return nil
+	n.membersMu.Lock()
+	defer n.membersMu.Unlock()
+	return n.names.add(node.Name, time.Now(), n.members)
 }
 
 // AckPayload implements memberlist.PingDelegate. memberlist calls it before it answers another member's probe.

@@ -7,6 +7,7 @@
 package gossip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // KeySize is the length of the shared key in bytes: AES-256.
@@ -37,22 +37,17 @@ const (
 	receiveQueue  = 256  // broadcasts waiting for OnBroadcast; beyond it the newest is dropped
 	eventQueue    = 4096 // membership events waiting for OnMember; beyond it the oldest is dropped
 	rememberedMax = 4096 // hashes of broadcasts seen
-	// maxMembers bounds the live members: any holder of the key can make up as many as it likes.
-	maxMembers = 1 << 14
 
 	// Own broadcasts: an emergency is a few reports, not a stream. Forwarding has a limit of its own, so that a flood
 	// from one member does not go round forever.
 	ownRate, ownBurst     = 20, 40
 	relayRate, relayBurst = 100, 200
 
-	// packetSize leaves room in an Ethernet frame for one datagram of the direct rail with
-	// memberlist's framing and encryption around it.
-	packetSize = 1472
-
 	heardEvery = 100 * time.Millisecond // between two calls of OnHeard, at least
 
 	rejoinInterval = 5 * time.Second // between tries to reach configured members that are not live
 	streamTimeout  = 2 * time.Second
+	deadTime       = 30 * time.Second // memberlist keeps dead members for so long, at least
 )
 
 // ErrRateLimited is returned by Broadcast when the budget is used up. Nothing was queued.
@@ -111,9 +106,14 @@ type Config struct {
 	Join []string // "ip:port" of some members; tried again for as long as they are not live
 	Key  []byte   // KeySize bytes: encrypts the traffic
 	// Further keys, KeySize bytes each, by which others may encrypt still or already, while the key is changed.
-	Further     [][]byte
-	Meta        Meta
-	Logger      *slog.Logger
+	Further [][]byte
+	Meta    Meta
+	Logger  *slog.Logger
+	// Admit reports whether the pool may have a member. It must not block. nil: any member.
+	Admit func(Member) bool
+	// MaxMembers is the number of names that this member keeps, dead ones included: any holder of the key can make up as many as it
+	// likes. 0: the constant MaxMembers.
+	MaxMembers  int
 	OnMember    func(Event)  // may be nil; called from one goroutine, in order
 	OnBroadcast func([]byte) // may be nil; called from one goroutine; owns the slice
 	// OnHeard is called when a packet came from another member, which has the key: so this service network lives,
@@ -121,8 +121,7 @@ type Config struct {
 	// as probes are answered. A goroutine that does nothing else calls it. May be nil.
 	OnHeard func(now time.Time)
 	// OnLoop gets the bytes that Loop has sent, as they came back. memberlist's packet goroutine calls it, without memberlist's lock.
-	// Another member may forge such a message over a stream, so calls may overlap. OnLoop owns the slice. While it blocks, it delays
-	// all packets and Close. May be nil.
+	// Another member may forge such a message. OnLoop owns the slice. While it blocks, it delays all packets and Close. May be nil.
 	OnLoop func([]byte)
 	Timing Timing
 	// MaxPackets is the number of packets read per second; 0: all. Beyond it, and a burst of as many again, reading
@@ -138,8 +137,11 @@ type Config struct {
 // Validate names every bad field at once.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Name == "" || len(c.Name) > 128 {
-		errs = append(errs, fmt.Errorf("name: given %q: want 1 to 128 bytes", c.Name))
+	if c.Name == "" || len(c.Name) > maxName {
+		errs = append(errs, fmt.Errorf("name: given %q: want 1 to %d bytes", c.Name, maxName))
+	}
+	if c.MaxMembers < 0 || c.MaxMembers > MaxMembers {
+		errs = append(errs, fmt.Errorf("max members: given %d: want at most %d", c.MaxMembers, MaxMembers))
 	}
 	if _, err := netip.ParseAddrPort(c.Bind); err != nil {
 		errs = append(errs, fmt.Errorf("bind: given %q: want ip:port", c.Bind))
@@ -189,6 +191,7 @@ type Net struct {
 	refused   atomic.Pointer[map[string]bool] // names: see Refuse; nil: none
 	membersMu sync.Mutex
 	members   map[string]Member // live, as told by memberlist under its lock
+	names     names             // guarded by membersMu
 
 	heardAt atomic.Int64   // of the last packet for OnHeard, in ns since born
 	toTell  chan time.Time // from heard to OnHeard
@@ -221,11 +224,13 @@ func New(cfg Config) (*Net, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	logger := log.New(newLogWriter(cfg.Logger), "", 0)
-	var pace *udpguard.Pace
-	if cfg.MaxPackets > 0 {
-		pace = udpguard.NewPace(cfg.MaxPackets, cfg.MaxPackets, udpguard.FloodRest)
+	cfg.MaxMembers = cmp.Or(cfg.MaxMembers, MaxMembers)
+	g, err := newGuard(cfg.Key, cfg.Further, cfg.MaxMembers)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
 	}
-	tr, err := newTransport(ctx, bind, logger, pace, cfg.Strangers)
+	tr, err := newTransport(ctx, bind, logger, g, cfg)
 	if err != nil {
 		cancel()
 		if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
@@ -253,11 +258,8 @@ func New(cfg Config) (*Net, error) {
 	n.meta.Store(&meta)
 	n.passOn.Store(cfg.Meta.Role == RoleNode)
 	mc := memberlistConfig(cfg, n, logger)
-	if mc.Keyring, err = memberlist.NewKeyring(cfg.Further, cfg.Key); err != nil {
-		cancel()
-		_ = tr.Shutdown() // the reason is err
-		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
-	}
+	// memberlist goes through its members, one in each interval of probes, and then forgets those that were dead for deadTime.
+	n.names = names{most: cfg.MaxMembers, keep: deadTime + time.Duration(cfg.MaxMembers)*mc.ProbeInterval, at: make(map[string]time.Time)}
 	own, err := advertised(bind.Addr(), cfg.Join)
 	if err != nil {
 		cancel()
@@ -285,9 +287,9 @@ func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config
 	mc := memberlist.DefaultLANConfig()
 	mc.Name = cfg.Name
 	mc.Transport = n.transport
-	mc.GossipVerifyIncoming, mc.GossipVerifyOutgoing = true, true
 	mc.EnableCompression = false // signatures and ciphertext do not shrink
-	mc.UDPBufferSize = packetSize
+	mc.UDPBufferSize = packetSize - sealSize - crcSize
+	mc.GossipToTheDeadTime = deadTime
 	mc.TCPTimeout = streamTimeout
 	mc.DeadNodeReclaimTime = 5 * time.Second // a node may come back on another address
 	mc.Delegate = (*delegate)(n)

@@ -533,26 +533,6 @@ func pausedMember(t *testing.T, ended chan<- struct{}) string {
 	return l.Addr().String()
 }
 
-// TestMembersAreBounded: a holder of the key can invent members, but not without end.
-func TestMembersAreBounded(t *testing.T) {
-	a := start(t, "a", key(1))
-	a.membersMu.Lock()
-	for i := len(a.members); i < maxMembers; i++ {
-		a.members[fmt.Sprint("made-up-", i)] = Member{}
-	}
-	a.membersMu.Unlock()
-	b := start(t, "b", key(1), a)
-	b.until(t, EventJoin, "a")
-	for _, m := range a.Members() {
-		if m.Name == "b" {
-			t.Errorf("a took in one more than %d members", maxMembers)
-		}
-	}
-	if err := (*delegate)(a.Net).NotifyAlive(&memberlist.Node{Name: "made-up-7"}); err != nil {
-		t.Errorf("a member that is known: %v", err)
-	}
-}
-
 // TestAdvertisedAddress: a member that listens on all addresses advertises the one by which others reach it, and
 // starts no process to find it, as memberlist would.
 func TestAdvertisedAddress(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 // a packet.
 const logRate, logBurst = 2, 20
 
+const maxLine = 4096 // bytes of a line
+
 // logWriter maps memberlist's "[WARN] memberlist: text" lines to slog. An error of memberlist is a warning here: it
 // is an opinion about others.
 type logWriter struct {
@@ -48,6 +50,7 @@ func (w *logWriter) Write(p []byte) (int, error) {
 
 func parseLine(p []byte) (slog.Level, string) {
 	level := slog.LevelInfo
+	p = p[:min(len(p), maxLine)] // it may have a name that another member made up
 	p = bytes.TrimSpace(p)
 	if tag, rest, ok := bytes.Cut(p, []byte("] ")); ok && len(tag) > 1 && tag[0] == '[' {
 		p = rest

@@ -64,16 +64,16 @@ func (m wireMeta) encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode metadata: %w", err)
 	}
-	if len(b) > memberlist.MetaMaxSize {
-		return nil, fmt.Errorf("encode metadata: given %d bytes: want at most %d", len(b), memberlist.MetaMaxSize)
+	if len(b) > maxMeta {
+		return nil, fmt.Errorf("encode metadata: given %d bytes: want at most %d", len(b), maxMeta)
 	}
 	return b, nil
 }
 
 // decodeMeta reads another member's metadata. Unknown fields are a later version's.
 func decodeMeta(b []byte) (wireMeta, error) {
-	if len(b) > memberlist.MetaMaxSize {
-		return wireMeta{}, fmt.Errorf("decode metadata: given %d bytes: want at most %d", len(b), memberlist.MetaMaxSize)
+	if len(b) > maxMeta {
+		return wireMeta{}, fmt.Errorf("decode metadata: given %d bytes: want at most %d", len(b), maxMeta)
 	}
 	var m wireMeta
 	if err := json.Unmarshal(b, &m); err != nil {

@@ -67,10 +67,14 @@ func fill(t *testing.T, full *net.TCPConn, udp *net.UDPConn) {
 
 // A socket on all addresses may be of IPv6, and reaches members of both families.
 func TestPacketsReachBothFamilies(t *testing.T) {
+	g, err := newGuard(key(1), nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for bind, to := range map[string][]string{
 		"127.0.0.1:0": {"127.0.0.1:0"}, "0.0.0.0:0": {"127.0.0.1:0"}, "[::]:0": {"127.0.0.1:0", "[::1]:0"}, "[::1]:0": {"[::1]:0"},
 	} {
-		tr, err := newTransport(t.Context(), netip.MustParseAddrPort(bind), log.New(io.Discard, "", 0), nil, 0)
+		tr, err := newTransport(t.Context(), netip.MustParseAddrPort(bind), log.New(io.Discard, "", 0), g, Config{})
 		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
 			continue // this machine has no IPv6
 		}
@@ -87,7 +91,7 @@ func TestPacketsReachBothFamilies(t *testing.T) {
 			}
 			if _, err := tr.WriteTo([]byte("packet"), far.LocalAddr().String()); err != nil {
 				t.Errorf("from %s to %s: %v", bind, at, err)
-			} else if n, _, err := far.ReadFrom(make([]byte, 100)); n != len("packet") || err != nil {
+			} else if n, _, err := far.ReadFrom(make([]byte, 100)); n != len("packet")+sealSize || err != nil {
 				t.Errorf("from %s to %s: %d bytes, %v", bind, at, n, err)
 			}
 			_ = far.Close()

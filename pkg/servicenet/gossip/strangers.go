@@ -47,7 +47,7 @@ func (n *Net) know(guards []*udpguard.Guard) {
 
 // guards returns the guards of packets and streams that there are.
 func (t *transport) guards() (out []*udpguard.Guard) {
-	for _, g := range []*udpguard.Guard{t.guard, t.doors} {
+	for _, g := range []*udpguard.Guard{t.known, t.doors} {
 		if g != nil {
 			out = append(out, g)
 		}
@@ -57,8 +57,8 @@ func (t *transport) guards() (out []*udpguard.Guard) {
 
 // strangers returns the number of strangers' packets that were dropped unread.
 func (t *transport) strangers() uint64 {
-	if t.guard == nil {
+	if t.known == nil {
 		return 0
 	}
-	return t.guard.Stats().Refused
+	return t.known.Stats().Refused
 }

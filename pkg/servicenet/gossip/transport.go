@@ -1,10 +1,11 @@
 package gossip
 
 import (
-	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/pkg/pieces"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
@@ -27,9 +29,8 @@ var (
 	errRefused = errors.New("the member's certificates are revoked")
 )
 
-// maxStreams bounds the streams that others hold open to us at one time. For each, memberlist gathers up to 20 MB
-// before it can know whether the other end has the key, and it does not bound their number. Beyond it a new stream
-// replaces the oldest one of the subnet and the address with the most: a stranger replaces its own. Members try again, in step with
+// maxStreams bounds the streams that others hold open to us at one time: memberlist does not. Beyond it a new stream replaces the
+// oldest one of the subnet and the address with the most: a stranger replaces its own. Members try again, in step with
 // rejoinInterval or the next push and pull.
 const maxStreams = 32
 
@@ -51,9 +52,10 @@ type transport struct {
 	// refusedFrom holds the addresses whose packets are dropped, with the names of their members; nil if there are
 	// none.
 	refusedFrom atomic.Pointer[map[netip.AddrPort]string]
-	refused     atomic.Uint64   // streams closed for a newer one
+	refused     atomic.Uint64 // streams closed for a newer one
+	guard       *guard
 	pace        *udpguard.Pace  // of packets; nil: no bound
-	guard       *udpguard.Guard // nil: no source is a stranger
+	known       *udpguard.Guard // nil: no source is a stranger
 	refuse      *udpguard.Pace  // of strangers' packets beyond their budget
 	accepts     *udpguard.Pace  // of streams; nil: no bound
 	doors       *udpguard.Guard // of streams; nil: no source is a stranger
@@ -69,11 +71,11 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *udpguard.Pace, strangers int) (*transport, error) {
+func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, g *guard, cfg Config) (*transport, error) {
 	t := &transport{
 		log:     logger,
 		ctx:     ctx,
-		pace:    pace,
+		guard:   g,
 		refuse:  udpguard.NewPace(refuseRate, refuseBurst, udpguard.FloodRest),
 		packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn),
@@ -94,15 +96,16 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 		return nil, err
 	}
 	unfiltered := func(err error) { t.log.Printf("[WARN] gossip: strangers are not filtered in the kernel: %v", err) }
-	if strangers > 0 {
-		t.guard = udpguard.New(strangers)
-		t.guard.OnFailure(unfiltered)
-		t.guard.Guard(t.raw)
+	if cfg.Strangers > 0 {
+		t.known = udpguard.New(cfg.Strangers)
+		t.known.OnFailure(unfiltered)
+		t.known.Guard(t.raw)
 	}
-	if pace != nil {
+	if cfg.MaxPackets > 0 {
+		t.pace = udpguard.NewPace(cfg.MaxPackets, cfg.MaxPackets, udpguard.FloodRest)
 		t.accepts = udpguard.NewPace(streamRate, streamBurst, acceptPause)
 	}
-	if raw, err := t.tcp.SyscallConn(); err == nil && pace != nil && strangers > 0 {
+	if raw, err := t.tcp.SyscallConn(); err == nil && cfg.MaxPackets > 0 && cfg.Strangers > 0 {
 		t.doors = udpguard.New(streamRate, udpguard.AnyPort, udpguard.Listener)
 		t.doors.OnFailure(unfiltered)
 		t.doors.Guard(raw)
@@ -116,7 +119,13 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 const receiveBuffer = 2 << 20
 
 func (t *transport) listen(bind netip.AddrPort) error {
-	var lc net.ListenConfig
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) {
+			failed = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_MAXSEG, pieces.MaxSegment)
+		})
+		return errors.Join(err, failed)
+	}}
 	lc.SetMultipathTCP(false) // see udpguard.Listener
 	at, err := lc.Listen(context.Background(), "tcp", bind.String())
 	if err != nil {
@@ -158,9 +167,12 @@ func (t *transport) closing() bool {
 	}
 }
 
-// readPackets delivers packets, in memory of their own: memberlist keeps them.
+// keepPieces is the number of packets whose pieces a member keeps: those of one packet come within microseconds.
+const keepPieces = 32
+
+// readPackets delivers the messages of packets, in memory of their own: memberlist keeps them.
 func (t *transport) readPackets() {
-	buf := make([]byte, 1<<16)
+	buf, joiner := make([]byte, packetSize+1), pieces.NewJoiner(keepPieces)
 	for {
 		n, from, err := t.udp.ReadFromUDPAddrPort(buf)
 		at := time.Now()
@@ -171,16 +183,25 @@ func (t *transport) readPackets() {
 			t.log.Printf("[ERR] gossip: read a packet: %v", err)
 			continue
 		}
-		pace, stranger := t.pace, t.guard != nil && !t.guard.Admit(at, from)
+		pace, stranger := t.pace, t.known != nil && !t.known.Admit(at, from)
 		if stranger {
 			pace = t.refuse
 		}
 		pace.Take()
-		if stranger || n == 0 || t.blocked.Load() || t.refuses(from) {
+		if stranger || t.blocked.Load() || t.refuses(from) {
+			continue
+		}
+		packet, ok := joiner.Join(from, buf[:n])
+		if !ok {
+			continue
+		}
+		message, err := t.guard.packet(packet)
+		if err != nil {
+			t.log.Printf("[ERR] gossip: refuse a packet from %s: %v", from, err)
 			continue
 		}
 		select {
-		case t.packets <- &memberlist.Packet{Buf: bytes.Clone(buf[:n]), From: net.UDPAddrFromAddrPort(from), Timestamp: at}:
+		case t.packets <- &memberlist.Packet{Buf: message, From: net.UDPAddrFromAddrPort(from), Timestamp: at}:
 		case <-t.done:
 			return
 		}
@@ -238,7 +259,7 @@ func (t *transport) acceptStreams() {
 // place gives a stream a place. If none is free, it closes the oldest stream of the address with the most streams, in the
 // subnet (see udpguard.SourceOf) with the most streams.
 func (t *transport) place(c net.Conn) *stream {
-	s := &stream{Conn: c, t: t}
+	s := &stream{sealedConn: sealedConn{Conn: c, guard: t.guard, accepted: true}, t: t}
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		s.addr = a.AddrPort().Addr().Unmap()
 		s.from = udpguard.SourceOf(s.addr)
@@ -269,7 +290,7 @@ func (t *transport) place(c net.Conn) *stream {
 
 // stream is an accepted stream, which gives its place back when it is closed.
 type stream struct {
-	net.Conn
+	sealedConn
 	t    *transport
 	addr netip.Addr
 	from netip.Prefix // see udpguard.SourceOf
@@ -280,7 +301,71 @@ func (s *stream) Close() error {
 	s.t.openMu.Lock()
 	s.t.open = slices.DeleteFunc(s.t.open, func(o *stream) bool { return o == s })
 	s.t.openMu.Unlock()
-	return s.Conn.Close()
+	return s.sealedConn.Close()
+}
+
+// sealedConn encrypts one message to the other end, and decrypts one from it. memberlist reads and writes from one goroutine, and
+// writes a message at once.
+type sealedConn struct {
+	net.Conn
+	guard    *guard
+	accepted bool // the other end opened it
+
+	opened bool
+	rest   []byte // of the message
+
+	mu      sync.Mutex // Close may come from another goroutine
+	closed  bool
+	release func() // nil: holds no place
+}
+
+// Read implements net.Conn.
+func (c *sealedConn) Read(b []byte) (int, error) {
+	if !c.opened {
+		c.opened = true
+		m, release, err := c.guard.stream(c.Conn, c.accepted)
+		c.mu.Lock()
+		c.release = release
+		if c.closed {
+			release()
+			c.release = nil
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+		c.rest = m
+	}
+	if len(c.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (c *sealedConn) Write(b []byte) (int, error) {
+	if err := take(c.guard.sends, len(b)); err != nil {
+		return 0, err
+	}
+	head := binary.BigEndian.AppendUint32([]byte{typeEncrypted}, uint32(len(b)+sealSize))
+	if _, err := c.Conn.Write(c.guard.seal(head, b, head)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close implements net.Conn.
+func (c *sealedConn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	if c.release != nil {
+		c.release()
+		c.release = nil
+	}
+	c.mu.Unlock()
+	return c.Conn.Close()
 }
 
 // FinalAdvertiseAddr implements memberlist.Transport.
@@ -306,7 +391,11 @@ func (t *transport) WriteToAddress(b []byte, addr memberlist.Address) (time.Time
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = t.send(b, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+	for _, p := range pieces.Split(t.guard.seal(make([]byte, 0, len(b)+sealSize), b, nil)) {
+		if err = t.send(p, netip.AddrPortFrom(to.Addr().Unmap(), to.Port())); err != nil {
+			break
+		}
+	}
 	return time.Now(), err
 }
 
@@ -358,19 +447,19 @@ func (t *transport) DialAddressTimeout(addr memberlist.Address, timeout time.Dur
 	if err != nil {
 		return nil, err
 	}
-	return &outgoingConn{c, context.AfterFunc(t.ctx, func() { _ = c.Close() })}, nil
+	return &outgoingConn{sealedConn{Conn: c, guard: t.guard}, context.AfterFunc(t.ctx, func() { _ = c.Close() })}, nil
 }
 
 // outgoingConn is a stream to another member. It closes when this member closes, because the other one may be paused and never answer.
 type outgoingConn struct {
-	net.Conn
+	sealedConn
 	stop func() bool
 }
 
 // Close implements net.Conn.
 func (d *outgoingConn) Close() error {
 	d.stop()
-	return d.Conn.Close()
+	return d.sealedConn.Close()
 }
 
 // PacketCh implements memberlist.Transport.

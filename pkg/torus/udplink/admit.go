@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/lofamo/lofamo/pkg/pieces"
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
@@ -52,16 +53,18 @@ func (l *Link) listen(network string) error {
 		return err
 	}
 	l.tcp = at.(*net.TCPListener) //nolint:forcetypeassert // the network is TCP
+	raw, err := l.tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_MAXSEG, pieces.MaxSegment) }) // best effort
 	l.doors = udpguard.New(othersRate, udpguard.Listener, udpguard.SameAddress)
 	l.doors.OnFailure(func(err error) {
 		l.log.Info("the kernel does not filter the handshakes of this link: strangers can delay them", "err", err)
 	})
 	l.knowPeer()
-	raw, err := l.tcp.SyscallConn()
-	if err == nil {
-		l.doors.Guard(raw)
-	}
-	return err
+	l.doors.Guard(raw)
+	return nil
 }
 
 // knowPeer makes the peer's address known to the filter of the acceptor's listener.

@@ -39,6 +39,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/lofamo/lofamo/pkg/pieces"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/udpguard"
@@ -150,8 +151,9 @@ type Link struct {
 	sendMu sync.Mutex
 	raw    syscall.RawConn
 	quotes quotes
-	errors chan struct{} // wakes watchErrors
-	out    []byte        // the packet that sendFn sends
+	joiner *pieces.Joiner // receive uses it
+	errors chan struct{}  // wakes watchErrors
+	out    []byte         // the packet that sendFn sends
 	to     *rawAddr
 	outErr error
 	sendFn func(fd uintptr) bool // made once, so that a send does not allocate
@@ -181,7 +183,7 @@ func Listen(cfg Config) (*Link, error) {
 		redial: make(chan struct{}, 1), errors: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
 		pace: udpguard.NewPace(packetRate, packetBurst, udpguard.FloodRest),
 		warn: rate.NewLimiter(rate.Every(warnEvery), 1), reserved: -1,
-		rand: cfg.Rand, began: time.Now(),
+		rand: cfg.Rand, began: time.Now(), joiner: pieces.NewJoiner(keepPieces),
 	}
 	l.remote.Store(r)
 	if l.rand == nil {
@@ -196,6 +198,9 @@ func Listen(cfg Config) (*Link, error) {
 	}
 	return l, nil
 }
+
+// keepPieces is the number of packets whose pieces a link keeps: those of one packet come within microseconds.
+const keepPieces = 8
 
 // ErrAbsent reports that the machine does not have the interface or the local address of a link at present.
 var ErrAbsent = errors.New("no such interface or local address")
@@ -416,7 +421,11 @@ func (l *Link) take(h Handler, in *batch, i int) {
 	if l.pace.Take() {
 		l.count.rests.Add(1)
 	}
-	if b, ok := l.admitted(in, i); ok {
+	b, ok := l.admitted(in, i)
+	if ok {
+		b, ok = l.joiner.Join(netip.AddrPort{}, b) // all are the peer's
+	}
+	if ok {
 		l.commitBy(h, b)
 		h.OnPacket(l.cfg.Dir, b)
 	}
@@ -457,7 +466,20 @@ func (l *Link) Send(b []byte) error {
 	return l.send(b)
 }
 
+// send sends a packet, in pieces if it is long.
 func (l *Link) send(b []byte) error {
+	if len(b) <= pieces.MaxPayload {
+		return l.sendOne(b)
+	}
+	for _, p := range pieces.Split(b) {
+		if err := l.sendOne(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Link) sendOne(b []byte) error {
 	r := l.remote.Load()
 	l.sendMu.Lock()
 	l.out, l.to = b, &r.to

@@ -489,6 +489,23 @@ func wires(t testing.TB, a, b Config, ha, hb Handler) (la, lb *Link) {
 	return links[0], links[1]
 }
 
+// TestLongPacketGoesInPieces: no datagram of a link is longer than every path takes.
+func TestLongPacketGoesInPieces(t *testing.T) {
+	na, nb := pairOf(t)
+	got := make(sink, 4)
+	a, b := wires(t, na.cfg, nb.cfg, make(sink), got)
+	long := bytes.Repeat([]byte{7}, torus.DefaultMaxFrame)
+	if err := a.Send(long); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-got; !bytes.Equal(p, long) {
+		t.Errorf("%d bytes arrived: want %d", len(p), len(long))
+	}
+	if sent, arrived := a.Stats().TxPackets, b.Stats().RxPackets; sent < 2 || arrived < 2 {
+		t.Errorf("%d datagrams were sent and %d arrived: want two pieces at least", sent, arrived)
+	}
+}
+
 func TestSendRefusesWhatIsTooLong(t *testing.T) {
 	na, nb := pairOf(t)
 	got := make(sink, 4)

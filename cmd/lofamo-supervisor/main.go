@@ -22,7 +22,18 @@ import (
 
 func main() {
 	keepNoProfile()
+	forgetProxies()
 	os.Exit(execute(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
+
+// forgetProxies removes HTTPS_PROXY and its like from the environment. Embedded etcd would connect to its peers, and the client of Kubernetes
+// to the API server, by such a proxy. A kubeconfig may name one in proxy-url.
+func forgetProxies() {
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasSuffix(strings.ToLower(name), "_proxy") {
+			_ = os.Unsetenv(name) // fails only for a name that no variable can have
+		}
+	}
 }
 
 func execute(args, environ []string, stdout, stderr io.Writer) int {

@@ -405,3 +405,21 @@ func TestExitCodesOfSupervisorCommands(t *testing.T) {
 		t.Errorf("version --json: %d, %s%s", code, &stdout, &stderr)
 	}
 }
+
+// TestSupervisorForgetsProxies: the parts of a supervisor whose connections the environment can lead to a proxy, such as embedded etcd, find
+// none there.
+func TestSupervisorForgetsProxies(t *testing.T) {
+	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy"} {
+		t.Setenv(name, "http://10.0.0.250:3128")
+	}
+	t.Setenv("LOFAMO_SETTING", "stays")
+	forgetProxies()
+	for _, v := range os.Environ() {
+		if strings.Contains(v, "10.0.0.250") {
+			t.Errorf("the environment still has %s", v)
+		}
+	}
+	if os.Getenv("LOFAMO_SETTING") != "stays" {
+		t.Error("another variable is gone")
+	}
+}

@@ -28,11 +28,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/trusted"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -102,7 +104,7 @@ type Info struct {
 	Restart  string    `json:"restart,omitempty"`
 	Created  time.Time `json:"created"`
 	Complete bool      `json:"complete"` // false while it is being made
-	// Boot is the machine's boot id at the last save. It is empty if unknown, for example in files of earlier versions.
+	// Boot is the machine's boot id at the last save. It is empty if the machine tells none.
 	Boot string `json:"boot,omitempty"`
 	// Number of regions of the torus; 0: no regions. Their parent's replicas come first in Supervisors.
 	Regions     int              `json:"regions,omitempty"`
@@ -192,11 +194,50 @@ var ErrBusy = errors.New("the cluster is in use")
 // ErrLongPath is the error for a directory whose path leaves no room for the names of a cluster's files.
 var ErrLongPath = errors.New("path too long")
 
-// Load reads the cluster in dir. The error is ErrNoCluster if there is none.
+// ErrForeign is the error for a directory in which somebody else can write. Its content decides which processes are ended, which programs
+// start, and whom keys are shown to.
+var ErrForeign = errors.New("another user can change this cluster")
+
+// ownDepth is the depth of the files below the directory that checkOwner checks: the configurations of members and the keys.
+const ownDepth = 3
+
+// checkOwner refuses a directory with ErrForeign if a user other than the caller and root can change it, its path, or a file in it. A missing
+// directory is accepted if no other user can make it.
+func checkOwner(dir string) error {
+	group := os.Getegid() // many systems give every user a group, which may write in the user's directories
+	foreign := func(err error) error {
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("%w: %w: take another directory, or run the command as the user who owns this one", ErrForeign, err)
+	}
+	real, err := trusted.Path(dir, group)
+	if err != nil {
+		return foreign(err)
+	}
+	return foreign(filepath.WalkDir(real, func(path string, e fs.DirEntry, err error) error {
+		if err == nil {
+			err = trusted.Entry(path, group)
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // removed since, or root's
+			return nil
+		}
+		rel := strings.TrimPrefix(path, real)
+		if err == nil && e.IsDir() && strings.Count(rel, string(filepath.Separator)) == ownDepth {
+			return fs.SkipDir
+		}
+		return err
+	}))
+}
+
+// Load reads the cluster in dir. The error is ErrNoCluster if there is none, and ErrForeign if somebody else can change it.
 func Load(dir string) (*Cluster, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("directory %s: %w", dir, err)
+	}
+	if err := checkOwner(abs); err != nil {
+		return nil, err
 	}
 	path := filepath.Join(abs, "cluster.json")
 	b, err := os.ReadFile(path)
@@ -220,7 +261,7 @@ func Load(dir string) (*Cluster, error) {
 	if err := c.info.check(c.dims); err != nil {
 		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
 	}
-	if boot := bootID(); c.info.Boot != "" && boot != "" && c.info.Boot != boot {
+	if c.info.Boot != bootID() {
 		c.info.forgetProcesses()
 	}
 	return c, nil

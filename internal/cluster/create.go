@@ -145,6 +145,9 @@ func Create(o Options) (*Cluster, error) {
 	if err := c.checkPaths(); err != nil {
 		return nil, err
 	}
+	if err := checkOwner(dir); err != nil {
+		return nil, fmt.Errorf("make a local cluster in %s: %w", dir, err)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a local cluster: %w", err)
 	}

@@ -42,6 +42,56 @@ func create(t *testing.T, o Options) *Cluster {
 	return c
 }
 
+// TestDirectoryThatOthersCanChangeIsRefused: neither a load nor a new cluster, not even by force, relies on a directory if another user owns
+// or can write it, its path, or one of its files.
+func TestDirectoryThatOthersCanChangeIsRefused(t *testing.T) {
+	parent := shortTempDir(t)
+	dir := filepath.Join(parent, "c")
+	o := Options{Dims: dims(t, "2"), Supervisors: 1, Dir: dir}
+	c := create(t, o)
+	if _, err := Load(dir); err != nil {
+		t.Fatal(err)
+	}
+	o.Force = true
+	for _, place := range []string{"..", ".", "cluster.json", "pki", "pki/operator.key", "nodes", "nodes/" + string(c.info.Nodes[0].ID),
+		"nodes/" + string(c.info.Nodes[0].ID) + "/agent.yaml", "supervisors/sup-0/supervisor.yaml"} {
+		place := filepath.Join(dir, place)
+		was, err := os.Stat(place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := func(how, want string) {
+			t.Helper()
+			if _, err := Load(dir); !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), place+": "+want) {
+				t.Errorf("%s %s: load: %v", place, how, err)
+			}
+			if _, err := Create(o); !errors.Is(err, ErrForeign) {
+				t.Errorf("%s %s: create by force: %v", place, how, err)
+			}
+		}
+		if err := os.Chmod(place, was.Mode()|0o002); err != nil {
+			t.Fatal(err)
+		}
+		refused("is writable", "given ")
+		if err := os.Chmod(place, was.Mode()); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() != 0 { // only root may give files away
+			continue
+		}
+		if err := os.Lchown(place, 65534, -1); err != nil {
+			t.Fatal(err)
+		}
+		refused("is another user's", "it belongs to user 65534")
+		if err := os.Lchown(place, 0, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Load(dir); err != nil {
+		t.Error(err)
+	}
+}
+
 // shortTempDir is t.TempDir without the test's name: Unix sockets' names are short.
 func shortTempDir(t *testing.T) string {
 	t.Helper()

@@ -57,6 +57,7 @@ func NewRemote(cfg config.ExecutorClient, cluster string, tls config.SupervisorT
 	conf = revoked.WithTLS(conf)
 	conn, err := grpc.NewClient("passthrough:///"+cfg.Address,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithNoProxy(),
 		grpc.WithDisableRetry(),
 		grpc.WithStatsHandler(sentHandler{}),
 		grpc.WithConnectParams(grpc.ConnectParams{

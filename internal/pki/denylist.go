@@ -10,7 +10,6 @@ import (
 	"math/big"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -239,7 +238,7 @@ func checkDenial(d *lofamov1.Denial, cluster string) (Denial, error) {
 	if err := id.Validate(); err != nil {
 		return out, err
 	}
-	if len(d.GetReason()) > MaxDenialReason || strings.ContainsFunc(d.GetReason(), func(r rune) bool { return r < ' ' }) {
+	if len(d.GetReason()) > MaxDenialReason || !fault.IsText(d.GetReason()) {
 		return out, fmt.Errorf("reason: given %q: want at most %d bytes without control characters", d.GetReason(), MaxDenialReason)
 	}
 	if d.GetSerial() != "" {

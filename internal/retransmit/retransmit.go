@@ -35,7 +35,7 @@ func Listen(addr string) (net.Listener, error) {
 	return lc.Listen(context.Background(), "tcp", addr)
 }
 
-// Dial connects to a TCP address. It is a dialer for gRPC, which uses no proxy then.
+// Dial connects to a TCP address. It is a dialer for gRPC.
 func Dial(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Control: early}
 	d.SetMultipathTCP(false)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
@@ -93,7 +94,7 @@ func (s *Supervisor) commitRetry(attempt int, err error) {
 func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
 	cc := clientv3.Config{
 		Endpoints: endpoints, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		DialTimeout: 5 * time.Second, Logger: embedded.NewZap(s.logger),
+		DialTimeout: 5 * time.Second, DialOptions: []grpc.DialOption{grpc.WithNoProxy()}, Logger: embedded.NewZap(s.logger),
 	}
 	if strings.HasPrefix(cc.Endpoints[0], "https://") {
 		var err error

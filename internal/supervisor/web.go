@@ -40,7 +40,7 @@ func (p *webPart) start(s *Supervisor) error {
 		return err
 	}
 	p.conn, err = grpc.NewClient(ownAddress(s.listeners.grpc, s.self.GRPC), grpc.WithTransportCredentials(credentials.NewTLS(conf)),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(webMessage)))
+		grpc.WithNoProxy(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(webMessage)))
 	if err != nil {
 		return fmt.Errorf("connection of the page to this replica: %w", err)
 	}

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -130,7 +128,7 @@ func TestCleanTextIsValidAndBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, n := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")), rapid.IntRange(0, 20).Draw(t, "n")
 		got := Clean(s, n)
-		if len(got) > n || !utf8.ValidString(got) || strings.ContainsFunc(got, unicode.IsControl) {
+		if len(got) > n || !IsText(got) {
 			t.Fatalf("%q of at most %d bytes is %q", s, n, got)
 		}
 		if again := Clean(got, n); again != got {
@@ -141,6 +139,30 @@ func TestCleanTextIsValidAndBounded(t *testing.T) {
 		strings.Repeat("\xff", 30) + "12345678": "?123456"} {
 		if got := Clean(in, 9); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestTextHasNoHiddenCharacters: characters that control a terminal, reorder the text around them or are not shown are no text, and Clean
+// replaces them. Letters, marks, symbols and spaces of all scripts are text.
+func TestTextHasNoHiddenCharacters(t *testing.T) {
+	hidden := []rune{0, '\n', '\x1b', 0x7f, 0x85, 0x9b, 0xad, 0x034f, 0x061c, 0x115f, 0x180e, 0xfe0f, 0xfeff, 0xfff9, 0x3164, 0xe0001, 0xe0061, 0xe0100}
+	for _, span := range [][2]rune{{0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x2069}} {
+		for r := span[0]; r <= span[1]; r++ {
+			hidden = append(hidden, r)
+		}
+	}
+	for _, r := range hidden {
+		if s := "a" + string(r) + "b"; IsText(s) || Clean(s, 9) != "a b" {
+			t.Errorf("%U: is text %v, becomes %q", r, IsText(s), Clean(s, 9))
+		}
+	}
+	if IsText("a\xffb") {
+		t.Error("invalid UTF-8 is text")
+	}
+	for _, s := range []string{"", "node n1: 3 °C, µs, 80 %", "überhitzt", "узел", "ノード", "عقدة", "नोड", "e\u0301", "⚠ 🔥", "\ufffd"} {
+		if !IsText(s) || Clean(s, 90) != s {
+			t.Errorf("%q: is text %v, becomes %q", s, IsText(s), Clean(s, 90))
 		}
 	}
 }

@@ -42,15 +42,28 @@ func Cut(s string, limit int) string {
 	return s[:limit]
 }
 
-// Clean makes a text for people out of any bytes: valid UTF-8 of at most limit bytes. Blanks replace control characters, which
-// could control a reader's terminal. It looks at 4·limit bytes at most.
+// Hidden reports whether a character does something else than to show itself: control characters, which could control a reader's terminal,
+// format characters, which could change the order of the text around them or make two texts look alike, separators of lines and
+// paragraphs, and characters that most fonts do not show.
+func Hidden(r rune) bool {
+	return r < ' ' || r > '~' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point,
+		unicode.Variation_Selector)
+}
+
+// IsText reports whether s is valid UTF-8 without Hidden characters: a text that people may read anywhere.
+func IsText(s string) bool {
+	return IsPlain(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, Hidden)
+}
+
+// Clean makes a text for people out of any bytes: valid UTF-8 of at most limit bytes. Blanks replace Hidden characters. It looks at 4·limit
+// bytes at most.
 func Clean(s string, limit int) string {
 	if len(s) <= limit && IsPlain(s) {
 		return s
 	}
 	s = s[:min(len(s), 4*limit)] // only after a long run of invalid bytes would some of the rest fit
 	return Cut(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if Hidden(r) {
 			return ' '
 		}
 		return r

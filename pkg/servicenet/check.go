@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -430,11 +428,9 @@ func checkText(field, s string) error {
 	case len(s) > fault.MaxDetail:
 		return refuse(RefusedField, "%s: given %d bytes: want at most %d", field, len(s), fault.MaxDetail)
 	}
-	return refuse(RefusedField, "%s: given %q: want UTF-8 without control characters", field, s)
+	return refuse(RefusedField, "%s: given %q: want UTF-8 without control and format characters", field, s)
 }
 
-// validText reports whether s has at most MaxDetail bytes of valid UTF-8, without control characters: these could control the terminals
-// of people who read a node's details.
-func validText(s string) bool {
-	return len(s) <= fault.MaxDetail && (fault.IsPlain(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl))
-}
+// validText reports whether s is a text for people of at most MaxDetail bytes. This is where text of nodes enters: whatever shows it later
+// relies on this.
+func validText(s string) bool { return len(s) <= fault.MaxDetail && fault.IsText(s) }

@@ -105,6 +105,7 @@ func TestEveryMessageBoundHasRefusal(t *testing.T) {
 		{"observation.age_ns", obs(func(o *lofamov1.Observation) { o.AgeNs = 1 << 63 })},
 		{"observation.detail", obs(func(o *lofamov1.Observation) { o.Detail = strings.Repeat("x", fault.MaxDetail+1) })},
 		{"observation.detail", obs(func(o *lofamov1.Observation) { o.Detail = "\x1b[2J" })},
+		{"observation.detail", obs(func(o *lofamov1.Observation) { o.Detail = "failed \u202eoga h3" })},
 		{"", ack(func(*lofamov1.Ack) {})},
 		{"ack.status", ack(func(a *lofamov1.Ack) { a.Status = 0 })},
 		{"ack.status", ack(func(a *lofamov1.Ack) { a.Status = 4 })},

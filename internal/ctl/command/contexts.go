@@ -14,6 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/trusted"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -66,7 +67,8 @@ type Contexts struct {
 // ErrNoHome says that no place for the configuration file is known.
 var ErrNoHome = errors.New("no place for lofamoctl's configuration file: neither $XDG_CONFIG_HOME nor $HOME is set")
 
-// ContextsPath returns the path of the configuration file, or ErrNoHome.
+// ContextsPath returns the path of the configuration file, or ErrNoHome. It refuses a file that another user can change, such as that of a
+// HOME that sudo keeps: the file decides who gets the user's requests.
 func (a *App) ContextsPath() (string, error) {
 	dir := a.Env.Getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(dir) { // the XDG specification says to ignore relative paths
@@ -76,7 +78,11 @@ func (a *App) ContextsPath() (string, error) {
 		}
 		dir = filepath.Join(home, ".config")
 	}
-	return filepath.Join(dir, "lofamo", "config.yaml"), nil
+	path := filepath.Join(dir, "lofamo", "config.yaml")
+	if _, err := trusted.Path(path, os.Getegid()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("configuration %s: another user can change it: %w", path, err)
+	}
+	return path, nil
 }
 
 // Contexts reads the configuration file. A missing one has no contexts.
@@ -84,6 +90,9 @@ func (a *App) Contexts() (c Contexts, path string, err error) {
 	path, err = a.ContextsPath()
 	if errors.Is(err, ErrNoHome) {
 		return c, "", nil
+	}
+	if err != nil {
+		return c, "", err
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return c, path, nil
@@ -179,6 +188,9 @@ func (a *App) LockContexts() (unlock func(), err error) {
 	path, err := a.ContextsPath()
 	if errors.Is(err, ErrNoHome) {
 		return func() {}, nil // Contexts and SaveContexts say so
+	}
+	if err != nil {
+		return nil, err
 	}
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -130,7 +130,7 @@ func CleanAll(in []string) []string {
 func Clean(s string) string {
 	s = s[:min(len(s), 4*MaxText)]
 	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool {
-		return unicode.IsControl(r) || unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)
+		return fault.Hidden(r) || unicode.IsSpace(r)
 	}), " ")
 	s = strings.ToValidUTF8(s[:min(len(s), MaxText)], "") // drops a character that the cut has split
 	return strings.TrimSuffix(s, " ")

@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unicode"
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/testing/deadline"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -74,7 +74,7 @@ func (h Harness) do(ctx context.Context, t *testing.T, want response.Outcome, ch
 	if want != 0 && r.Outcome != want {
 		t.Errorf("token %d, attempt %d: %+v: want outcome %d", j.Token, j.Attempt.Attempt, r, want)
 	}
-	if len(r.Detail) > executor.MaxDetail || strings.ContainsFunc(r.Detail, unicode.IsControl) {
+	if len(r.Detail) > executor.MaxDetail || !fault.IsText(r.Detail) {
 		t.Errorf("detail of %d bytes: %q: want at most %d, without control characters", len(r.Detail), r.Detail, executor.MaxDetail)
 	}
 	return r

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -218,7 +217,7 @@ func (o Outside) note(now time.Time) string {
 		s += " for " + age(o.Since)
 	}
 	if text := strings.Trim(o.Reason+": "+o.Message, ": "); text != "" {
-		s += ": " + strings.Join(strings.FieldsFunc(text, unicode.IsControl), " ")
+		s += ": " + strings.Join(strings.FieldsFunc(text, fault.Hidden), " ")
 	}
 	switch {
 	case o.Beat.IsZero():

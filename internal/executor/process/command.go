@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // commandGrace is the time between SIGTERM at the deadline and SIGKILL.
@@ -100,7 +100,7 @@ func (c readyCommand) arguments(j executor.Job) ([]string, error) {
 	for k, re := range c.patterns {
 		v := placeholders[k](j)
 		switch {
-		case len(v) > maxWord || strings.ContainsFunc(v, unicode.IsControl):
+		case len(v) > maxWord || !fault.IsText(v):
 			return nil, fmt.Errorf("%s of the attempt: %d bytes: want at most %d, none of them a control character", k, len(v), maxWord)
 		case strings.HasPrefix(v, "-"):
 			return nil, fmt.Errorf("%s of the attempt: given %q: want one that is no option", k, v)

@@ -26,7 +26,7 @@ func attemptOf(p *lofamov1.ExecutorAttempt) (response.Attempt, uint64, error) {
 	switch {
 	case a.Response == "" || len(a.Response) > maxName:
 		return a, 0, fmt.Errorf("attempt.response: given %d bytes: want 1 to %d", len(a.Response), maxName)
-	case !printable(a.Response):
+	case !fault.IsText(a.Response):
 		return a, 0, fmt.Errorf("attempt.response: given %.40q: want UTF-8 without control characters", a.Response)
 	case p.GetStep() > math.MaxInt16:
 		return a, 0, fmt.Errorf("attempt.step: given %d: want at most %d", p.GetStep(), math.MaxInt16)
@@ -80,9 +80,6 @@ func jobOf(req *lofamov1.ExecutorDoRequest, cluster string) (executor.Job, error
 	return job, nil
 }
 
-// printable reports whether a text is UTF-8 without control characters. In the ledger, it takes at most twice its length.
-func printable(s string) bool { return fault.Clean(s, len(s)) == s }
-
 func targetOf(p *lofamov1.ExecutorTarget) (response.Target, error) {
 	if p.GetGroup() != "" {
 		if p.GetNode() != "" || p.GetComponent() != "" || len(p.GetGroup()) > maxName {
@@ -90,7 +87,7 @@ func targetOf(p *lofamov1.ExecutorTarget) (response.Target, error) {
 				"two others",
 				len(p.GetGroup()), p.GetNode(), p.GetComponent(), maxName)
 		}
-		if !printable(p.GetGroup()) {
+		if !fault.IsText(p.GetGroup()) {
 			return response.Target{}, fmt.Errorf("target.group: given %.40q: want UTF-8 without control characters", p.GetGroup())
 		}
 		return response.Target{Group: p.GetGroup()}, nil
@@ -98,7 +95,7 @@ func targetOf(p *lofamov1.ExecutorTarget) (response.Target, error) {
 	if p.GetNode() == "" || len(p.GetNode()) > maxName {
 		return response.Target{}, fmt.Errorf("target.node: given %d bytes: want 1 to %d", len(p.GetNode()), maxName)
 	}
-	if !printable(p.GetNode()) {
+	if !fault.IsText(p.GetNode()) {
 		return response.Target{}, fmt.Errorf("target.node: given %.40q: want UTF-8 without control characters", p.GetNode())
 	}
 	c, err := fault.ParseComponent(p.GetComponent())

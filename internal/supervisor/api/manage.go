@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -232,7 +229,7 @@ func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequ
 			orders.MinDrain.Milliseconds(), orders.MaxDrain.Milliseconds(),
 			orders.DefaultDrain.Milliseconds())
 	}
-	if n := len(r.Reason); n > maxProcedureReason || strings.ContainsFunc(r.Reason, unicode.IsControl) || !utf8.ValidString(r.Reason) {
+	if n := len(r.Reason); n > maxProcedureReason || !fault.IsText(r.Reason) {
 		return r, invalid("reason", "given %d bytes, %.20q: want at most %d without control characters", n, r.Reason, maxProcedureReason)
 	}
 	if req.GetNode() != "" {

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
@@ -354,8 +352,7 @@ func (w word) check() error {
 	if w.must {
 		least = 1
 	}
-	if w.must && strings.TrimSpace(w.reason) == "" || n > maxReason || !utf8.ValidString(w.reason) ||
-		strings.ContainsFunc(w.reason, unicode.IsControl) {
+	if w.must && strings.TrimSpace(w.reason) == "" || n > maxReason || !fault.IsText(w.reason) {
 		return invalid("reason", "given %d bytes, %.20q: want %d to %d without control characters", n, w.reason, least, maxReason)
 	}
 	return nil

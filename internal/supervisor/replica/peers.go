@@ -113,6 +113,7 @@ func (p *Peers) dial(id, addr string) (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithNoProxy(),
 		grpc.WithContextDialer(retransmit.Dial),
 		grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{

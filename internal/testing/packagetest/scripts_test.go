@@ -84,14 +84,20 @@ func TestPurgeKeepsStoresOfPods(t *testing.T) {
 	}
 }
 
-// running replaces systemctl and the programs by scripts. The main process of every unit is a process of the user lofamo
-// with a setting in its environment. A program accepts files with the word good, if it runs like that process.
+// running replaces systemctl and the programs by scripts. Every unit has the user lofamo and one more group. Its main process has chosen an
+// environment that runs code in programs that inherit it. A program accepts files with the word good, if it runs as the unit's user with
+// an empty environment and without a terminal, and prints an escape sequence.
 const running = `mkdir -p /run/systemd/system
 cat >/usr/bin/systemctl <<'END'
 #!/bin/sh
 case "$1" in
 is-active) case "$*" in *@*) exit 3 ;; *--quiet*) ;; *) echo active ;; esac ;;
-show) cat /run/pid ;;
+show)
+  case "$*" in
+  *MainPID*) cat /run/pid ;;
+  *SupplementaryGroups*) echo 77 ;;
+  *User* | *Group*) echo lofamo ;;
+  esac ;;
 kill) echo "systemctl $*"; echo 1 >/run/pid ;;
 *) echo "systemctl $*" ;;
 esac
@@ -99,11 +105,11 @@ END
 for p in agent supervisor executor; do
   cat >"/usr/bin/lofamo-$p" <<'END'
 #!/bin/sh
+is="$(id -un) $(id -G) $(env | grep -v -e ^PWD= -e ^_= -e ^PATH= -e ^SHLVL=) $(ps -o tty= -p $$)"
+[ "$is" = "lofamo $(id -g lofamo) 77  ?" ] || { echo "runs as $is" >&2; exit 2; }
 case "$*" in
 "config check --start /etc/lofamo/"*)
-  is="$(id -un) $(id -G) $LOFAMO_SETTING $EMPTY"
-  [ "$is" = "lofamo $(id -g lofamo) 77 a value " ] || { echo "runs as $is" >&2; exit 2; }
-  grep -q good "$4" || { echo "$4: colour: unknown key" >&2; exit 2; }
+  grep -q good "$4" || { printf '\033%s: colour: unknown key\n' "$4" >&2; exit 2; }
   echo "$4: good" ;;
 *) echo "${0##*/} $*" ;;
 esac
@@ -111,7 +117,7 @@ END
   chmod +x "/usr/bin/lofamo-$p"
 done
 chmod +x /usr/bin/systemctl
-setpriv --reuid=lofamo --regid=lofamo --groups=77 env -i 'LOFAMO_SETTING=a value' EMPTY= sleep 600 >/dev/null 2>&1 &
+setpriv --reuid=lofamo --regid=lofamo --groups=77 env -i LD_PRELOAD=/var/lib/lofamo/theirs.so IFS=/ PS4='$(touch /run/theirs)' sleep 600 >/dev/null 2>&1 &
 pid=$!
 trap 'kill "$pid"' EXIT
 until [ "$(cat "/proc/$pid/comm")" = sleep ]; do sleep 0.1; done
@@ -119,7 +125,7 @@ echo "$pid" >/run/pid
 `
 
 // TestUpgradeLeavesProcessThatCouldNotStartAgain: an upgrade ends no process whose configuration the new version refuses. It says that
-// the process stays, and how to continue. It replaces every other running process.
+// the process stays, and how to continue. It replaces every other running process. Root's scripts take nothing from that process.
 func TestUpgradeLeavesProcessThatCouldNotStartAgain(t *testing.T) {
 	for pack, replaces := range map[string]string{
 		"agent":      "systemctl kill --kill-who=main --signal=KILL lofamo-agent\nlofamo-agent restart --config /etc/lofamo/agent.yaml\n",
@@ -143,7 +149,7 @@ func TestUpgradeLeavesProcessThatCouldNotStartAgain(t *testing.T) {
 				_, said, _ := strings.Cut(out, "UPGRADE\n")
 				want := "systemctl daemon-reload\n" + replaces
 				if tc.leaves {
-					if !strings.Contains(said, file+": colour: unknown key\n") || !strings.Contains(said, "keeps running") ||
+					if !strings.Contains(said, "\n"+file+": colour: unknown key\n") || !strings.Contains(said, "keeps running") ||
 						strings.Contains(said, replaces) {
 						t.Errorf("the upgrade does and says:\n%s", said)
 					}
@@ -151,6 +157,41 @@ func TestUpgradeLeavesProcessThatCouldNotStartAgain(t *testing.T) {
 					t.Errorf("the upgrade does and says:\n%s\nwant:\n%s", said, want)
 				}
 			})
+		}
+	}
+}
+
+// TestUnitCopiesKernelLogsOfRootAlone: the command that the agent's unit runs as root copies logs of root. It follows no link, enters no
+// folder at any depth that another user can write, and believes no name that such a folder contains.
+func TestUnitCopiesKernelLogsOfRootAlone(t *testing.T) {
+	for unit, specifier := range map[string]string{"lofamo-agent": "%i", "lofamo-agent@": "host"} {
+		b, err := os.ReadFile(filepath.Join(root, "deploy/systemd", unit+".service"))
+		_, command, found := strings.Cut(string(b), "\nExecStartPre=-+/bin/sh -c '")
+		command, _, ended := strings.Cut(command, "'\n")
+		if err != nil || !found || !ended {
+			t.Fatalf("%s, %v: want a command of root", unit, err)
+		}
+		command = strings.NewReplacer("\\\n", " ", "\\\\", "\\", "$$", "$", "%%", "%", "%i", specifier).Replace(command)
+		out := private(t, `secret=/etc/secret
+echo secret >"$secret"
+mkdir -p /var/lib/systemd/pstore/1/2 /var/lib/systemd/pstore/theirs/1 /var/lib/systemd/pstore/open/1
+cd /var/lib/systemd/pstore
+echo good >1/2/dmesg.good
+ln -s "$secret" 1/dmesg.link
+echo theirs >1/dmesg.theirs; chown lofamo 1/dmesg.theirs
+echo writable >1/dmesg.writable; chmod 666 1/dmesg.writable
+echo moved >theirs/1/dmesg; chown lofamo theirs
+echo moved >open/1/dmesg; chmod 777 open
+mkdir -p "theirs/x
+9999999999 $secret"; touch "theirs/x
+9999999999 $secret/dmesg"
+(`+command+`)
+cd /run/lofamo-kernel
+echo COPIED
+cat dmesg-*
+ls`)
+		if _, copied, _ := strings.Cut(out, "COPIED\n"); copied != "good\ncomplete\ndmesg-1\n" {
+			t.Errorf("%s: the copies are:\n%s", unit, out)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		if n%syncProbes == 0 {
 			disk = append(s.diskLow(&low), s.dataGone(&gone)...)
 		}
-		words := append(complaints(err == nil, own, sync, s.term().Committing()), disk...)
+		words := slices.Concat(complaints(err == nil, own, sync, s.term().Committing()), disk, s.noRoom())
 		if s.federation.parent != nil {
 			words = append(words, regionsCut(s.federation.parent.Regions())...)
 		}
@@ -95,7 +95,9 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		}
 		s.metrics.alarms.set(words)
 		_, changed := s.store.observer.Leader()
-		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
+		held := s.store.member != nil && s.store.member.Held()
+		s.setHealth(api.HealthStore, err == nil && !held && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
+		s.setHealth(api.HealthRoom, s.store.member == nil || !s.store.member.Short())
 		s.setHealth(api.HealthLeader, s.leads())
 		// A replica serves even without a quorum: it marks its answers with their age.
 		s.setHealth("", true)

@@ -107,6 +107,7 @@ func (w *workers) start(s *Supervisor) error {
 		})
 	}
 	if s.store.member != nil {
+		wg.Go(func() { s.holdWrites(ctx) })
 		wg.Go(func() {
 			select {
 			case <-ctx.Done():

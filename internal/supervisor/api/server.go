@@ -34,6 +34,7 @@ import (
 const (
 	HealthLeader = "leader" // SERVING on the replica that leads
 	HealthStore  = "store"  // SERVING while the store answers with a quorum
+	HealthRoom   = "room"   // SERVING while the disk of the embedded store has room
 )
 
 // ServerConfig of the gRPC server.
@@ -109,7 +110,7 @@ func NewServer(cfg ServerConfig) *GRPC {
 			AuthorizeStream(rights, cfg.Revoked)),
 	)
 	h := health.NewServer()
-	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {
+	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore, HealthRoom} {
 		h.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)
 	}
 	g := &GRPC{srv, h, a}

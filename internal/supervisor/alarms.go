@@ -28,11 +28,17 @@ const (
 	alarmBreaker = "response breaker open"
 	alarmDisk    = "disk low"
 	alarmNoRoom  = "disk full"
-	alarmGone    = "data directory gone"
+
+	alarmRolledBack  = "store rolled back"
+	alarmRevocations = "revocations missing"
+	alarmGone        = "data directory gone"
 )
 
 func allAlarms() []string {
-	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker, alarmDisk, alarmNoRoom, alarmGone}
+	return []string{
+		alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker, alarmDisk, alarmNoRoom, alarmGone,
+		alarmRolledBack, alarmRevocations,
+	}
 }
 
 // slowSync is when a disk counts as slow. A healthy disk syncs in 0.5 to 20 ms; etcd advises 10 ms.

@@ -21,6 +21,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/notify"
 )
 
 // readiness holds the monitor's newest findings.
@@ -73,8 +74,13 @@ func (s *Supervisor) monitor(ctx context.Context) {
 	var gone bool
 	var disk []string
 	for n := 0; ; n++ {
+		var known notify.Known
+		if s.notifier != nil {
+			known = s.notifier.Claimed() // before the store states its revision
+		}
 		pctx, cancel := context.WithTimeout(ctx, probeTime)
-		_, err := s.store.Revision(pctx)
+		revision, err := s.store.Revision(pctx)
+		rolled := s.checkRollback(pctx, known, revision)
 		cancel()
 		s.engine.ready.answers(err == nil)
 		own := s.store.refusals.alarms(time.Now())
@@ -86,7 +92,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		if n%syncProbes == 0 {
 			disk = append(s.diskLow(&low), s.dataGone(&gone)...)
 		}
-		words := slices.Concat(complaints(err == nil, own, sync, s.term().Committing()), disk, s.noRoom())
+		words := slices.Concat(complaints(err == nil, own, sync, s.term().Committing()), disk, s.noRoom(), rolled)
 		if s.federation.parent != nil {
 			words = append(words, regionsCut(s.federation.parent.Regions())...)
 		}

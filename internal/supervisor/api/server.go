@@ -110,9 +110,10 @@ func NewServer(cfg ServerConfig) *GRPC {
 			AuthorizeStream(rights, cfg.Revoked)),
 	)
 	h := health.NewServer()
-	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore, HealthRoom} {
+	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {
 		h.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)
 	}
+	h.SetServingStatus(HealthRoom, healthpb.HealthCheckResponse_SERVING)
 	g := &GRPC{srv, h, a}
 	healthpb.RegisterHealthServer(g, h)
 	reflection.Register(g)

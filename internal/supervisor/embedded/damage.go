@@ -213,8 +213,8 @@ func checkRevision(k, v []byte) error {
 	if err := proto.Unmarshal(v, &kv); err != nil {
 		return fmt.Errorf("the database has a damaged revision %x: %w", k, err)
 	}
-	if len(k) == deletedBytes {
-		return nil // without a value
+	if len(k) == deletedBytes || len(v) == 0 {
+		return nil // a deletion, or the first revision of a restored store
 	}
 	if revision := binary.BigEndian.Uint64(k); uint64(kv.GetModRevision()) != revision {
 		return fmt.Errorf("the database has a damaged revision %d: it is stored as %d", kv.GetModRevision(), revision)

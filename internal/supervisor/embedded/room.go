@@ -41,10 +41,11 @@ type space struct {
 // watchSpace follows the free space until the member stops.
 func (m *Member) watchSpace() {
 	var low durable.Low
+	var allocated os.FileInfo
 	t := time.NewTicker(spacePeriod)
 	defer t.Stop()
 	for {
-		m.lookAtSpace(&low)
+		m.lookAtSpace(&low, &allocated)
 		select {
 		case <-m.stopping:
 			return
@@ -53,14 +54,23 @@ func (m *Member) watchSpace() {
 	}
 }
 
-// lookAtSpace notes whether the disk is short, and allocates space ahead of the database.
-func (m *Member) lookAtSpace(low *durable.Low) {
-	if err := allocateAhead(dbFile(m.dataDir)); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EOPNOTSUPP) {
-		m.logger.Debug("no space allocated ahead of the database", "err", err)
-	}
+// lookAtSpace notes whether the disk is short. Otherwise it allocates space ahead of the database if that is another file or has grown since
+// it was allocated.
+func (m *Member) lookAtSpace(low *durable.Low, allocated *os.FileInfo) {
 	free, err := durable.Free(m.dataDir)
-	if err != nil || !low.Update(free, reserve) {
-		return // an error says nothing about the space
+	if err != nil {
+		return // that says nothing about the space
+	}
+	changed := low.Update(free, reserve)
+	if !low.On {
+		now, err := allocateAhead(dbFile(m.dataDir), *allocated)
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			m.logger.Debug("no space allocated ahead of the database", "err", err)
+		}
+		*allocated = now
+	}
+	if !changed {
+		return
 	}
 	m.space.short.Store(low.On)
 	if low.On {
@@ -71,17 +81,19 @@ func (m *Member) lookAtSpace(low *durable.Low) {
 	}
 }
 
-// allocateAhead allocates blocks for a database and its growth, without a change of its size.
-func allocateAhead(db string) error {
+// allocateAhead allocates blocks for a database and its growth, without a change of its size, and returns the file. last is the file of the
+// last call; nil: none.
+func allocateAhead(db string, last os.FileInfo) (os.FileInfo, error) {
+	now, err := os.Stat(db)
+	if err != nil || last != nil && os.SameFile(last, now) && last.Size() == now.Size() {
+		return now, err
+	}
 	f, err := os.OpenFile(db, os.O_WRONLY, 0)
 	if err != nil {
-		return err
+		return last, err
 	}
-	info, err := f.Stat()
-	if err == nil {
-		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, info.Size()+ahead)
-	}
-	return errors.Join(err, f.Close())
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, now.Size()+ahead)
+	return now, errors.Join(err, f.Close())
 }
 
 // Short reports whether the member's disk has less than the reserve free. Each write, of any member, then brings its end nearer.

@@ -25,6 +25,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/checksum"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -568,6 +569,7 @@ func (c *linearCluster) depose(t *testing.T, leader int) bool {
 		t.Fatal(err)
 	}
 	defer func() { _ = etcd.Close() }()
+	checksum.Client(etcd)
 	ctx, cancel := context.WithTimeout(t.Context(), supervisortest.Wait)
 	defer cancel()
 	oldest, err := etcd.Get(ctx, store.ElectionPrefix+"/", clientv3.WithFirstCreate()...)

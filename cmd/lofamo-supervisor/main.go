@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 )
 
 func main() {
@@ -72,7 +73,12 @@ override both. Without --etcd-endpoints, and none in the file, etcd runs inside 
 			}
 			log := program.NewLogQueue(cmd.ErrOrStderr())
 			defer func() { _ = log.Close() }() // a log that hangs keeps the replica neither from its work nor from ending
-			return run(cmd.Context(), cfg, program.NewLogger(cfg.Log, log))
+			err = run(cmd.Context(), cfg, program.NewLogger(cfg.Log, log))
+			var damage *embedded.DamageError
+			if errors.As(err, &damage) {
+				return program.WithCode(err, embedded.ExitDamaged)
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")

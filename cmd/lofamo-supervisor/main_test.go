@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -421,5 +423,21 @@ func TestSupervisorForgetsProxies(t *testing.T) {
 	}
 	if os.Getenv("LOFAMO_SETTING") != "stays" {
 		t.Error("another variable is gone")
+	}
+}
+
+// TestDamagedDataHaveTheirExitCode: a service manager can tell damaged data from a refused configuration and from a failure that may pass.
+func TestDamagedDataHaveTheirExitCode(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{})
+	cfg := c.Configs[0]
+	db := filepath.Join(cfg.DataDir, "etcd/member/snap/db")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(db), 0o700), os.WriteFile(db, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	code := execute([]string{"run", "--config", c.WriteConfig(t, cfg)}, os.Environ(), io.Discard, &stderr)
+	want := "lofamo-supervisor: start supervisor s1: " + db + ": the database is empty: this replica's data are damaged: replace it"
+	if code != embedded.ExitDamaged || !strings.Contains(stderr.String(), want) {
+		t.Errorf("exit code %d, %q: want %d and %q", code, stderr.String(), embedded.ExitDamaged, want)
 	}
 }

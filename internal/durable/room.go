@@ -33,24 +33,31 @@ func (r Room) Disk() string {
 	return r.MountPoint + " (" + r.Device + ")"
 }
 
+// Free returns the bytes that this process may still write to a directory.
+func Free(dir string) (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", dir, err)
+	}
+	return st.Bavail * uint64(st.Bsize), nil
+}
+
 // RoomOf returns the free space for a directory, or for the one in which it would be made.
 func RoomOf(dir string) (Room, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return Room{}, err
 	}
-	var st unix.Statfs_t
+	var r Room
 	for {
-		err := unix.Statfs(path, &st)
-		if err == nil {
+		if r.Free, err = Free(path); err == nil {
 			break
 		}
 		if !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
-			return Room{}, fmt.Errorf("free space of %s: %w", dir, err)
+			return Room{}, err
 		}
 		path = filepath.Dir(path)
 	}
-	r := Room{Free: st.Bavail * uint64(st.Bsize)}
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
 			r.MountPoint, r.Device = mountOf(mounts, target)

@@ -26,12 +26,18 @@ const (
 )
 
 // Usage marks an error as a usage error.
-func Usage(err error) error { return usageError{err} }
+func Usage(err error) error { return WithCode(err, ExitUsage) }
 
-type usageError struct{ err error }
+// WithCode gives an error its exit code. The outermost code counts.
+func WithCode(err error, code int) error { return codeError{err, code} }
 
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
+type codeError struct {
+	err  error
+	code int
+}
+
+func (e codeError) Error() string { return e.err.Error() }
+func (e codeError) Unwrap() error { return e.err }
 
 // Root returns the root command of a program. Without a subcommand it fails with a usage error; wants lists the subcommands.
 func Root(name, short, wants string) *cobra.Command {
@@ -128,9 +134,9 @@ func Execute(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	_, _ = fmt.Fprintf(stderr, "%s: %s\n", root.Name(), err)
-	var usage usageError
-	if errors.As(err, &usage) {
-		return ExitUsage
+	var coded codeError
+	if errors.As(err, &coded) {
+		return coded.code
 	}
 	return ExitFailure
 }

@@ -27,11 +27,18 @@ const (
 	alarmRecords = "responses unreadable"
 	alarmBreaker = "response breaker open"
 	alarmDisk    = "disk low"
-	alarmGone    = "data directory gone"
+	alarmNoRoom  = "disk full"
+
+	alarmRolledBack  = "store rolled back"
+	alarmRevocations = "revocations missing"
+	alarmGone        = "data directory gone"
 )
 
 func allAlarms() []string {
-	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker, alarmDisk, alarmGone}
+	return []string{
+		alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker, alarmDisk, alarmNoRoom, alarmGone,
+		alarmRolledBack, alarmRevocations,
+	}
 }
 
 // slowSync is when a disk counts as slow. A healthy disk syncs in 0.5 to 20 ms; etcd advises 10 ms.
@@ -175,7 +182,7 @@ func (s *Supervisor) diskLow(low *durable.Low) []string {
 	}
 	if low.Update(room.Free, uint64(s.cfg.DiskWarnBytes)) {
 		if low.On {
-			s.logger.Warn("disk low: this replica stops when the disk is full", "data_dir", s.cfg.DataDir, "disk", room.Disk(),
+			s.logger.Warn("disk low: the store takes no writes when the disks are full", "data_dir", s.cfg.DataDir, "disk", room.Disk(),
 				"free_bytes", room.Free, "diskWarnBytes", s.cfg.DiskWarnBytes)
 		} else {
 			s.logger.Info("the disk has room again", "data_dir", s.cfg.DataDir, "disk", room.Disk(), "free_bytes", room.Free)

@@ -68,6 +68,7 @@ type storePart struct {
 	client   *clientv3.Client
 	observer *store.Observer
 	refusals spaceRefusals // of an external etcd
+	rollback rollback
 	// incidents is nil in a parent of regions.
 	incidents *store.IncidentFeed
 }

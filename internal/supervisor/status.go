@@ -21,6 +21,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/notify"
 )
 
 // readiness holds the monitor's newest findings.
@@ -73,8 +74,13 @@ func (s *Supervisor) monitor(ctx context.Context) {
 	var gone bool
 	var disk []string
 	for n := 0; ; n++ {
+		var known notify.Known
+		if s.notifier != nil {
+			known = s.notifier.Claimed() // before the store states its revision
+		}
 		pctx, cancel := context.WithTimeout(ctx, probeTime)
-		_, err := s.store.Revision(pctx)
+		revision, err := s.store.Revision(pctx)
+		rolled := s.checkRollback(pctx, known, revision)
 		cancel()
 		s.engine.ready.answers(err == nil)
 		own := s.store.refusals.alarms(time.Now())
@@ -86,7 +92,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		if n%syncProbes == 0 {
 			disk = append(s.diskLow(&low), s.dataGone(&gone)...)
 		}
-		words := append(complaints(err == nil, own, sync, s.term().Committing()), disk...)
+		words := slices.Concat(complaints(err == nil, own, sync, s.term().Committing()), disk, s.noRoom(), rolled)
 		if s.federation.parent != nil {
 			words = append(words, regionsCut(s.federation.parent.Regions())...)
 		}
@@ -95,7 +101,9 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		}
 		s.metrics.alarms.set(words)
 		_, changed := s.store.observer.Leader()
-		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
+		held := s.store.member != nil && s.store.member.Held()
+		s.setHealth(api.HealthStore, err == nil && !held && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
+		s.setHealth(api.HealthRoom, s.store.member == nil || !s.store.member.Short())
 		s.setHealth(api.HealthLeader, s.leads())
 		// A replica serves even without a quorum: it marks its answers with their age.
 		s.setHealth("", true)

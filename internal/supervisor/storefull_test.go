@@ -14,6 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/checksum"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -30,6 +31,7 @@ func etcdClient(t *testing.T, cfg config.Supervisor) *clientv3.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	checksum.Client(c)
 	return c
 }
 

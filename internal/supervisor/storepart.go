@@ -12,6 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/checksum"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
@@ -106,5 +107,6 @@ func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)
 	}
+	checksum.Client(c)
 	return c, nil
 }

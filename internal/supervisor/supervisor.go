@@ -81,7 +81,7 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 			names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), masks: view.NewMasks(),
 		},
 		identity:   identity{renewEvery: renewEvery},
-		store:      storePart{observer: store.NewObserver()},
+		store:      storePart{observer: store.NewObserver(), rollback: rollback{found: make(chan struct{})}},
 		engine:     enginePart{replicas: newReplicas(cfg.Replicas)},
 		federation: federationPart{regionOf: regionOf(cfg)},
 		metrics:    metricsPart{registry: prometheus.NewRegistry()},

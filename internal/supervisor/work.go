@@ -107,6 +107,7 @@ func (w *workers) start(s *Supervisor) error {
 		})
 	}
 	if s.store.member != nil {
+		wg.Go(func() { s.holdWrites(ctx) })
 		wg.Go(func() {
 			select {
 			case <-ctx.Done():
@@ -202,8 +203,9 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 	if s.federation.parent != nil {
 		run = s.federation.parent.Lead
 	} else {
-		s.leadOrders(ctx, &wg, fence)
-		s.leadResponses(ctx, &wg, fence)
+		acting := s.acting(ctx, &wg)
+		s.leadOrders(acting, &wg, fence)
+		s.leadResponses(acting, &wg, fence)
 		s.leadRegion(ctx, &wg, fence)
 		s.leadObjects(ctx, &wg)
 	}

@@ -34,6 +34,7 @@ import (
 const (
 	HealthLeader = "leader" // SERVING on the replica that leads
 	HealthStore  = "store"  // SERVING while the store answers with a quorum
+	HealthRoom   = "room"   // SERVING while the disk of the embedded store has room
 )
 
 // ServerConfig of the gRPC server.
@@ -112,6 +113,7 @@ func NewServer(cfg ServerConfig) *GRPC {
 	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {
 		h.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)
 	}
+	h.SetServingStatus(HealthRoom, healthpb.HealthCheckResponse_SERVING)
 	g := &GRPC{srv, h, a}
 	healthpb.RegisterHealthServer(g, h)
 	reflection.Register(g)

@@ -42,7 +42,7 @@ func (m *Member) Alarms() []etcdserverpb.AlarmType {
 // disarmRetry is the pause after a failed disarm. Until it succeeds, the store takes no writes and no replica can lead.
 const disarmRetry = 2 * time.Second
 
-// disarmGone disarms the NOSPACE alarms of removed members, at the start of each raft term and every lookPeriod, until the member stops.
+// disarmGone disarms the alarms of removed members, at the start of each raft term and every lookPeriod, until the member stops.
 func (m *Member) disarmGone() {
 	t := time.NewTimer(lookPeriod)
 	defer t.Stop()
@@ -60,9 +60,9 @@ func (m *Member) disarmGone() {
 	}
 }
 
-// disarmNow disarms NOSPACE of IDs that are no members, if this member leads in raft. A member that is full raises the alarm again, for
-// itself. CORRUPT stays for a person to decide: etcd raises it for ID 0 if it cannot tell which member is corrupt. disarmNow returns
-// the pause before the next call.
+// disarmNow disarms alarms of IDs that are no members, if this member leads in raft. A member that is full raises the alarm again, for
+// itself. CORRUPT of ID 0 stays for a person to decide: etcd cannot tell which member is corrupt. disarmNow returns the pause before the
+// next call.
 func (m *Member) disarmNow() time.Duration {
 	server := m.etcd.Server
 	if server.Lead() != uint64(server.MemberID()) {
@@ -70,7 +70,7 @@ func (m *Member) disarmNow() time.Duration {
 	}
 	members := m.memberIDs()
 	for _, a := range server.Alarms() {
-		if a.GetAlarm() != etcdserverpb.AlarmType_NOSPACE || slices.Contains(members, a.GetMemberID()) {
+		if a.GetMemberID() == 0 || slices.Contains(members, a.GetMemberID()) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), changeTime)

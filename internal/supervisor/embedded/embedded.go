@@ -22,11 +22,11 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/pkg/v3/featuregate"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/features"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-
-	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // etcdDir is the part of the data directory that is etcd's.
@@ -85,15 +85,17 @@ func catchUpEntries(nodes int) uint64 {
 type Member struct {
 	etcd     *embed.Etcd
 	front    *front
-	broken   chan error // a listener ended
+	broken   chan error // a listener ended, or a value is damaged; never blocks
 	client   *clientv3.Client
 	lock     *os.File
 	failed   chan error // room for the one there can be
 	stopping chan struct{}
 	watching sync.WaitGroup
+	dataDir  string
 	logger   *slog.Logger
 
 	compaction compaction
+	space      space
 }
 
 // ErrEnded says that the member ended without a call to Stop.
@@ -102,30 +104,6 @@ var ErrEnded = errors.New("the member ended: it was removed from the cluster (it
 
 // ErrInUse says that another process has the data directory.
 var ErrInUse = errors.New("in use by another process")
-
-// The least free space for a start. A new member allocates two segments of 64 MB for its log; one that has its log needs
-// some for its database.
-const (
-	newRoom = 128 << 20
-	oldRoom = 4 << 20
-)
-
-// checkRoom refuses a data directory whose disk has no room: etcd would end at some later write.
-func checkRoom(dir string) error {
-	room, err := durable.RoomOf(dir)
-	if err != nil {
-		return err
-	}
-	need := uint64(newRoom)
-	if _, err := os.Stat(filepath.Join(dir, etcdDir, "member", "wal")); err == nil {
-		need = oldRoom
-	}
-	if room.Free < need {
-		return fmt.Errorf("supervisor data directory %s: %s: want at least %d MiB for a start: free some space there, or move dataDir",
-			dir, room, need>>20)
-	}
-	return nil
-}
 
 // Start starts the member. It does not wait for a quorum.
 func Start(cfg Config) (*Member, error) {
@@ -137,6 +115,9 @@ func Start(cfg Config) (*Member, error) {
 		return nil, err
 	}
 	ec, err := etcdConfig(cfg)
+	if err == nil {
+		err = checkFiles(cfg.DataDir, cfg.Name)
+	}
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -155,16 +136,30 @@ func Start(cfg Config) (*Member, error) {
 	}
 	g.attach(e.Server)
 	m := &Member{
-		etcd: e, front: f, broken: make(chan error, 2), lock: lock, failed: make(chan error, 1),
-		stopping: make(chan struct{}), logger: cfg.Logger,
+		etcd: e, front: f, broken: make(chan error, 1), lock: lock, failed: make(chan error, 1),
+		stopping: make(chan struct{}), dataDir: cfg.DataDir, logger: cfg.Logger,
 	}
 	m.compaction.many = manyPuts
-	m.client = g.client(e.Server, &m.compaction.puts)
-	f.serve(e, ec, func(err error) { m.broken <- err })
+	m.client = m.guardedClient(g)
+	f.serve(e, ec, m.breaks)
 	m.watching.Go(m.watch)
 	m.watching.Go(m.compactEarly)
 	m.watching.Go(m.disarmGone)
+	m.watching.Go(m.watchSpace)
 	return m, nil
+}
+
+// breaks ends the member with an error. Only the first one counts.
+func (m *Member) breaks(err error) {
+	select {
+	case m.broken <- err:
+	default:
+	}
+}
+
+// damaged ends the member because of a damaged value: nobody may rely on its copy any longer.
+func (m *Member) damaged(err error) {
+	m.breaks(&DamageError{File: dbFile(m.dataDir), Cause: err})
 }
 
 // watch turns the ways in which a member ends by itself into one error.
@@ -269,6 +264,11 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = cfg.Retention.String()
 	ec.QuotaBackendBytes = cfg.QuotaBytes
+	// After each compaction the members compare what they hold: the majority tells who is wrong. etcd's other two checks take the word of
+	// one member for it, so that a damaged one would accuse a healthy one.
+	if err := ec.ServerFeatureGate.(featuregate.MutableFeatureGate).Set(string(features.CompactHashCheck) + "=true"); err != nil {
+		return nil, err
+	}
 	ec.SnapshotCatchUpEntries = catchUpEntries(cfg.Nodes)
 	// A start reads all entries since the last snapshot into memory.
 	ec.SnapshotCount = 2 * ec.SnapshotCatchUpEntries

@@ -43,3 +43,9 @@ func (m *Member) LookAtPuts(many int64) {
 	m.compaction.many = many
 	m.lookAtPuts()
 }
+
+// PutUnchecked stores a value without its checksum, as damage would leave it.
+func (m *Member) PutUnchecked(ctx context.Context, key, value string) error {
+	_, err := m.etcd.Server.Put(ctx, &etcdserverpb.PutRequest{Key: []byte(key), Value: []byte(value)})
+	return err
+}

@@ -3,9 +3,9 @@ package embedded
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/internal/supervisor/checksum"
 )
 
 // ErrStopped says that the member has stopped or is stopping: by Stop, or by itself, for instance after its
@@ -97,13 +99,16 @@ func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(co
 	return resp, err
 }
 
-// client returns an in-process client with guarded reads, writes and snapshots; puts counts the written keys. The client's other
-// parts, leases and alarms, live in memory and in raft, which end in order by themselves.
-func (g *guard) client(s *etcdserver.EtcdServer, puts *atomic.Int64) *clientv3.Client {
-	c := v3client.New(s)
-	kv := v3rpc.NewQuotaKVServer(s)
-	c.KV = clientv3.NewKVFromKVClient(&guardedKV{adapter.KvServerToKvClient(kv), g, kv, puts}, c)
-	maintenance := &guardedMaintenance{v3rpc.NewMaintenanceServer(s, nil), g}
+// guardedClient returns an in-process client with guarded reads, writes and snapshots, with checksums, and with writes that can be held.
+// The client's other parts, leases and alarms, live in memory and in raft, which end in order by themselves.
+func (m *Member) guardedClient(g *guard) *clientv3.Client {
+	server := m.etcd.Server
+	c := v3client.New(server)
+	kv := v3rpc.NewQuotaKVServer(server)
+	c.KV = clientv3.NewKVFromKVClient(checksum.KV(&guardedKV{adapter.KvServerToKvClient(kv), g, kv, m}, m.damaged), c)
+	watch := adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server))
+	c.Watcher = clientv3.NewWatchFromWatchClient(checksum.Watch(watch, m.damaged), c)
+	maintenance := &guardedMaintenance{v3rpc.NewMaintenanceServer(server, nil), g}
 	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(maintenance), c)
 	return c
 }
@@ -128,9 +133,9 @@ func (m *guardedMaintenance) Snapshot(r *etcdserverpb.SnapshotRequest, stream et
 type guardedKV struct {
 	etcdserverpb.KVClient // for RangeStream, which has no in-process implementation
 
-	g    *guard
-	kv   etcdserverpb.KVServer
-	puts *atomic.Int64 // keys written
+	g  *guard
+	kv etcdserverpb.KVServer
+	m  *Member // counts the written keys, and may hold writes
 }
 
 func (k *guardedKV) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
@@ -138,9 +143,13 @@ func (k *guardedKV) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ .
 }
 
 func (k *guardedKV) Put(ctx context.Context, r *etcdserverpb.PutRequest, _ ...grpc.CallOption) (*etcdserverpb.PutResponse, error) {
+	op := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{RequestPut: r}}
+	if err := k.m.space.holds(op); err != nil {
+		return nil, err
+	}
 	resp, err := guarded(ctx, k.g, r, k.kv.Put)
 	if err == nil {
-		k.puts.Add(1)
+		k.m.compaction.puts.Add(1)
 	}
 	return resp, err
 }
@@ -151,9 +160,12 @@ func (k *guardedKV) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRange
 }
 
 func (k *guardedKV) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	if err := k.m.space.holds(slices.Concat(r.GetSuccess(), r.GetFailure())...); err != nil {
+		return nil, err
+	}
 	resp, err := guarded(ctx, k.g, r, k.kv.Txn)
 	if resp.GetSucceeded() {
-		k.puts.Add(putsIn(r.GetSuccess()))
+		k.m.compaction.puts.Add(putsIn(r.GetSuccess()))
 	}
 	return resp, err
 }

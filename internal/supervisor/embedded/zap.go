@@ -2,13 +2,16 @@ package embedded
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 // The first lines of a message pass in every window: a member with an unintelligible message logs it fifty times a
@@ -21,21 +24,30 @@ const (
 // NewZap returns a zap logger that passes warnings and worse to l.
 func NewZap(l *slog.Logger) *zap.Logger {
 	return zap.New(zapcore.NewSamplerWithOptions(&slogCore{l: l.With("part", "etcd")}, sampleWindow, sampleFirst, 0),
-		zap.WithFatalHook(lastWords{os.Stderr, os.Exit}))
+		zap.WithFatalHook(lastWords{os.Stderr, os.Exit}), zap.WithPanicHook(lastWords{os.Stderr, os.Exit}))
 }
 
-// lastWords ends the process after a fatal message of etcd. It also writes the message itself, because l may discard it, or
-// may not have written it yet.
+// lastWords ends the process after a message with which etcd would end it or panic. It also writes the message itself, because l may
+// discard it, or may not have written it yet.
 type lastWords struct {
 	out  io.Writer
 	exit func(code int)
 }
 
-// OnWrite implements zapcore.CheckWriteHook.
+// OnWrite implements zapcore.CheckWriteHook. etcd's messages of level fatal are about files and sockets, and a restart may help. It and
+// raft panic when the data contradict themselves, or those of the other members: after a full disk too, and then a restart helps.
 func (w lastWords) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
-	slog.New(slog.NewTextHandler(w.out, nil)).Error("etcd ends the process: "+e.Message, args(fields)...)
-	w.exit(1)
+	values, code := args(fields), 1
+	if e.Level != zapcore.FatalLevel && !strings.Contains(fmt.Sprint(values...), unix.ENOSPC.Error()) {
+		values, code = append(values, "remedy", contradiction), ExitDamaged
+	}
+	slog.New(slog.NewTextHandler(w.out, nil)).Error("etcd ends the process: "+e.Message, values...)
+	w.exit(code)
 }
+
+// contradiction is the remedy after a panic of etcd or raft.
+const contradiction = remedy + "; if the other replicas run on an earlier copy of their data, stop them, and restore all replicas from a " +
+	"snapshot of this one"
 
 // atEveryStart are warnings that etcd logs at every start, for settings that this package chose. No operator can act
 // on them.

@@ -3,20 +3,40 @@ package embedded
 import (
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
-// TestFatalMessageIsWritten: when etcd ends the process, its reason reaches the standard error, also if all logs are discarded.
-func TestFatalMessageIsWritten(t *testing.T) {
-	var out strings.Builder
-	var code int
-	l := NewZap(slog.New(slog.DiscardHandler)).WithOptions(zap.WithFatalHook(lastWords{&out, func(c int) { code = c }}))
-	l.Fatal("failed to save hard state", zap.Error(errors.New("file already closed")))
-	if code != 1 || !strings.Contains(out.String(), `"etcd ends the process: failed to save hard state" error="file already closed"`) {
-		t.Errorf("exit code %d, written %q", code, out.String())
+// TestLastWordsOfEtcdAreWritten: when etcd ends the process, its reason reaches the standard error, also if all logs are discarded. A
+// panic about data that contradict each other has the exit code for damage, and names the remedy.
+func TestLastWordsOfEtcdAreWritten(t *testing.T) {
+	full := &os.PathError{Op: "write", Path: "db", Err: unix.ENOSPC}
+	for _, tc := range []struct {
+		name string
+		end  func(*zap.Logger)
+		code int
+		want string
+	}{
+		{"fatal", func(l *zap.Logger) {
+			l.Fatal("failed to save hard state", zap.Error(errors.New("file already closed")))
+		}, 1,
+			`"etcd ends the process: failed to save hard state" error="file already closed"` + "\n"},
+		{"raft", func(l *zap.Logger) { l.Sugar().Panicf("tocommit(%d) is out of range", 9) }, ExitDamaged, "lofamoctl supervisor replace"},
+		{"full disk", func(l *zap.Logger) { l.Panic("failed to commit", zap.Error(full)) }, 1, `no space left on device"` + "\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out strings.Builder
+			var code int
+			words := lastWords{&out, func(c int) { code = c }}
+			tc.end(NewZap(slog.New(slog.DiscardHandler)).WithOptions(zap.WithFatalHook(words), zap.WithPanicHook(words)))
+			if code != tc.code || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("exit code %d, written %q: want %d and %q", code, out.String(), tc.code, tc.want)
+			}
+		})
 	}
 }
 

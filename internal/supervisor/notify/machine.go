@@ -42,6 +42,8 @@ type half struct {
 	whole    time.Time // time of the last whole state
 	repeats  int       // number of further digests to answer with a whole state, because an earlier one may be lost
 	ahead    time.Time // start of its lead over this replica with a quorum; zero: none
+	knows    Known     // by its last digest
+	marked   time.Time // time of the last bookmark or whole state
 	epoch    fault.Epoch
 	interest interest
 	coming   interest // being received
@@ -52,6 +54,12 @@ type half struct {
 type interest struct {
 	serial uint32
 	nodes  []fault.NodeID // sorted
+}
+
+// Known is what a half states about the store in its digests.
+type Known struct {
+	Revision uint64 // up to which it knows the map
+	Denied   uint64 // version of its list of revoked certificates
 }
 
 // Machine is not safe for concurrent use.
@@ -75,8 +83,7 @@ type Digest struct {
 	Epoch    fault.Epoch
 	Revision uint64 // DeliveryStatus.view_revision
 	List     uint32 // DeliveryStatus.interest
-	// Denied is DeliveryStatus.denied, which this package only passes on.
-	Denied uint64
+	Denied   uint64 // DeliveryStatus.denied
 }
 
 // Heard processes a digest that came directly to this replica.
@@ -90,16 +97,45 @@ func (m *Machine) Heard(now time.Time, d Digest, in Map) []Notice {
 	if servicenet.EpochSupersedes(d.Epoch, h.epoch) {
 		m.begin(node, h, d.Epoch)
 	}
-	h.heard = now
+	h.heard, h.knows = now, Known{Revision: known, Denied: d.Denied}
 	reset := m.ahead(now, h, known, in)
 	switch {
 	case !reset && known >= h.sent && h.sent > 0 && list == h.interest.serial && h.repeats == 0:
-		return nil
+		return m.bookmark(now, node, h, in)
 	case now.Sub(h.whole) < m.cfg.Again:
 		return nil // it may be on its way
 	}
 	h.repeats = max(0, h.repeats-1)
 	return m.whole(now, node, h, list, reset, in)
+}
+
+// bookmarkEvery is the shortest time between two bookmarks of a half.
+const bookmarkEvery = time.Minute
+
+// bookmark sends a half that knows everything the newest revision, so that nodes remember how far the store was.
+func (m *Machine) bookmark(now time.Time, node fault.NodeID, h *half, in Map) []Notice {
+	if h.sent >= in.Revision() || now.Sub(h.marked) < bookmarkEvery {
+		return nil
+	}
+	out := m.notices(node, h, nil, &lofamov1.FaultUpdate{Since: h.sent}, in)
+	h.marked, h.sent = now, in.Revision()
+	return out
+}
+
+// Claimed returns the highest revision, and the highest version of the list of revoked certificates, that more than half of the halves
+// know. A few nodes that lie do not move it. It is zero with fewer than two halves.
+func (m *Machine) Claimed() (out Known) {
+	if len(m.halves) < 2 {
+		return Known{}
+	}
+	revisions, versions := make([]uint64, 0, len(m.halves)), make([]uint64, 0, len(m.halves))
+	for _, h := range m.halves {
+		revisions, versions = append(revisions, h.knows.Revision), append(versions, h.knows.Denied)
+	}
+	slices.Sort(revisions)
+	slices.Sort(versions)
+	majority := (len(m.halves) - 1) / 2 // more than half know this much or more
+	return Known{Revision: revisions[majority], Denied: versions[majority]}
 }
 
 // begin resets the state of a restarted half, and its list of interests.
@@ -123,7 +159,7 @@ func (m *Machine) ahead(now time.Time, h *half, known uint64, in Map) bool {
 
 // whole sends the whole state.
 func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, reset bool, in Map) []Notice {
-	h.whole, h.sent = now, in.Revision()
+	h.whole, h.marked, h.sent = now, now, in.Revision()
 	var nodes, unknown []*lofamov1.NodeView
 	about := append([]fault.NodeID{node}, in.Neighbours(node)...)
 	for _, id := range about {

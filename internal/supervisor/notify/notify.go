@@ -61,6 +61,7 @@ type Notifier struct {
 	arrived chan struct{}     // has room for one: announces the first of heard
 	lists   chan pki.DenyList // has room for one: the newest
 	highest atomic.Uint64
+	claimed atomic.Pointer[Known] // nil: not known yet
 
 	mu      sync.Mutex
 	heard   []any    // Digest or *lofamov1.Interest, at most queue since the last look
@@ -78,6 +79,17 @@ func New(cfg Config) *Notifier {
 			Backlog: max(10*time.Second, 4*cfg.DigestPeriod),
 		}),
 	}
+}
+
+// claimPeriod is how often Claimed changes.
+const claimPeriod = time.Second
+
+// Claimed returns what most nodes with digests to this replica know of the store; see Machine.Claimed.
+func (t *Notifier) Claimed() Known {
+	if k := t.claimed.Load(); k != nil {
+		return *k
+	}
+	return Known{}
 }
 
 // Digest records the position that a host half's digest acknowledges.
@@ -140,6 +152,8 @@ func (t *Notifier) Run(ctx context.Context) {
 	marked, others := t.cfg.Marks.All()
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
 	defer expire.Stop()
+	claim := time.NewTicker(claimPeriod)
+	defer claim.Stop()
 	deny := &denials{nodes: make(map[fault.NodeID]*denied), highest: &t.highest, send: t.cfg.Sender.Deny}
 	gather := time.NewTimer(gatherTime)
 	gather.Stop()
@@ -169,6 +183,9 @@ func (t *Notifier) Run(ctx context.Context) {
 			look()
 		case l := <-t.lists:
 			deny.replace(time.Now(), l.GetVersion(), l.Parts(), t.cfg.DigestPeriod)
+		case <-claim.C:
+			known := t.machine.Claimed()
+			t.claimed.Store(&known)
 		case <-expire.C:
 			t.machine.Expire(time.Now())
 			deny.expire(time.Now())

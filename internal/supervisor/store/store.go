@@ -11,6 +11,7 @@
 //
 //	/lofamo/v1/meta                     whose store this is: JSON of Meta
 //	/lofamo/v1/identity                 which store it is of those of the same cluster: JSON of storedIdentity
+//	/lofamo/v1/rolledback               the revision that a rolled back store has lost, and its etcd cluster: text
 //	/lofamo/v1/head                     the last transaction: JSON of head, the key that every commit renews
 //	/lofamo/v1/nodes/<id>               a Node, protobuf
 //	/lofamo/v1/events/<20 digits>       an Event, protobuf, numbered without gaps in order of commit

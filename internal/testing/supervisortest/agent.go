@@ -28,7 +28,8 @@ type Agent struct {
 	// suffers is an additional observation of the host half; nil: none.
 	suffers atomic.Pointer[fault.Observation]
 	// health goes with the host half's digests; nil: none.
-	health atomic.Pointer[lofamov1.HalfHealth]
+	health       atomic.Pointer[lofamov1.HalfHealth]
+	viewRevision atomic.Uint64
 
 	mu            sync.Mutex
 	seq           map[fault.Half]fault.Seq
@@ -133,7 +134,7 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 	}
 	var status *lofamov1.DeliveryStatus
 	if digest {
-		status = &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "eth0>s1"}
+		status = &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "eth0>s1", ViewRevision: a.viewRevision.Load()}
 	}
 	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, status,
 		a.sign[h], servicenet.SealOptions{Health: a.healthFor(h, digest)})
@@ -142,6 +143,9 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 	}
 	return id, b
 }
+
+// SetViewRevision makes later digests state that the half knows the map up to a revision.
+func (a *Agent) SetViewRevision(revision uint64) { a.viewRevision.Store(revision) }
 
 // SetHealth makes the host half's later digests carry its health.
 func (a *Agent) SetHealth(h *lofamov1.HalfHealth) { a.health.Store(h) }

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// keyRolledBack has the revision that the store has lost, and the etcd cluster that lost it: text.
+const keyRolledBack = Prefix + "rolledback"
+
+// NoteRolledBack notes for all replicas that the store once was at a revision that it has not reached yet.
+func (s *Etcd) NoteRolledBack(ctx context.Context, revision uint64) error {
+	resp, err := s.c.Get(ctx, keyRolledBack)
+	if err == nil {
+		_, err = s.c.Put(ctx, keyRolledBack, fmt.Sprintf("%d %x", revision, resp.Header.GetClusterId()))
+	}
+	if err != nil {
+		return fmt.Errorf("note that the store was rolled back: %w", err)
+	}
+	return nil
+}
+
+// RolledBack returns the noted revision from the replica's own copy; 0: the store was not rolled back. A restore of a snapshot ends it: it
+// makes another etcd cluster, whose revisions begin above all earlier ones.
+func (s *Etcd) RolledBack(ctx context.Context) (uint64, error) {
+	resp, err := s.c.Get(ctx, keyRolledBack, clientv3.WithSerializable())
+	if err != nil {
+		return 0, fmt.Errorf("read whether the store was rolled back: %w", err)
+	}
+	for _, kv := range resp.Kvs {
+		lost, cluster, _ := strings.Cut(string(kv.Value), " ")
+		if cluster != strconv.FormatUint(resp.Header.GetClusterId(), 16) {
+			break
+		}
+		revision, err := strconv.ParseUint(lost, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", keyRolledBack, err)
+		}
+		return revision, nil
+	}
+	return 0, nil
+}

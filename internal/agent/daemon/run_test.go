@@ -132,3 +132,52 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 		})
 	}
 }
+
+// A start that the machine cannot make is no restart: a budget of one restart lasts through any number of them, and the half runs as soon as
+// the machine can start it.
+func TestShortageSpendsNoBudget(t *testing.T) {
+	for name, script := range map[string]string{
+		"the program cannot be executed": "",
+		"the half ends for a shortage":   fmt.Sprintf("[ -e $0.enough ] || exit %d\n", half.ExitShortage),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := agenttest.NodeConfig(t)
+			cfg.Recovery.Restarts = 1
+			program := filepath.Join(t.TempDir(), "halves")
+			write := func(path string) {
+				t.Helper()
+				if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"exec sleep 1000\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if script != "" {
+				write(program)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+			}()
+			await := func(what string, is func(halfcore.RecoveryRecord) bool) {
+				t.Helper()
+				agenttest.Await(t, what, func() bool {
+					h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
+					return err == nil && h != nil && is(h.Record)
+				})
+			}
+			await("four starts that could not be made, and no restart", func(r halfcore.RecoveryRecord) bool {
+				if r.State == halfcore.GivenUp || r.Restarts > 1 {
+					t.Fatalf("%+v", r)
+				}
+				return r.Count(halfcore.NotStarted) >= 4 && r.Restarts == 0 && strings.HasPrefix(r.Reason, "could not be started")
+			})
+			write(map[bool]string{true: program, false: program + ".enough"}[script == ""])
+			await("a process of the half", func(r halfcore.RecoveryRecord) bool { return r.PID != 0 && r.Last.Started != 0 })
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("the daemon has ended: %v", err)
+			}
+		})
+	}
+}

@@ -152,11 +152,11 @@ func TestRecoveriesAreEvents(t *testing.T) {
 
 	next := start(t, h.store, nil)
 	next.healthy(6, servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: served(1)}, DNP: &lofamov1.HalfHealth{Recovery: served(4)}})
-	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 9, Reason: "not started again: 5 restarts within 1m0s"}
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 9, Reason: "next start after 1m0s: 5 restarts within 1m0s"}
 	next.healthy(7, dnp(given))
 	next.healthy(8, dnp(given))
 	if events = publishedRecoveries(t, next, 4)[3:]; len(events) != 1 ||
-		events[0].GetReason() != "given up: not started again: 5 restarts within 1m0s" {
+		events[0].GetReason() != "given up: next start after 1m0s: 5 restarts within 1m0s" {
 		t.Errorf("%v", events)
 	}
 
@@ -345,7 +345,7 @@ func TestShortHealthKeepsFullStatus(t *testing.T) {
 // know it until the half runs again.
 func TestMapKnowsHalvesThatAreGivenUp(t *testing.T) {
 	const node = "n1-0-0"
-	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "not started again: 5 restarts within 1m0s"}
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "next start after 1m0s: 5 restarts within 1m0s"}
 	running := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 5}
 	for _, tt := range []struct {
 		half, by fault.Half

@@ -304,6 +304,10 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 		if c.links != nil {
 			c.links.close() // so that a person can start it by hand
 		}
+		select {
+		case c.d.gaveUp <- struct{}{}:
+		default: // not handled yet, or in a test without a daemon
+		}
 	}
 	h := c.machine.History()
 	if p := c.running(); p != nil && p.pid == r.PID {

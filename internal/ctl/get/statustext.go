@@ -140,6 +140,9 @@ func causeInWords(in *lofamov1.Incident) string {
 	}
 	switch part, _, _ := strings.Cut(in.GetComponent(), "/"); part {
 	case "node":
+		if failed && in.GetKernel().GetDead() == lofamov1.KernelDead_KERNEL_DEAD_NO {
+			return "both halves of the node are dead, and its kernel lives"
+		}
 		if failed {
 			return "both halves of the node are dead: it is off, has crashed, or has lost all its cables"
 		}

@@ -20,8 +20,8 @@ type Config struct {
 	// StartWithin is how long a process may take until its first word, counting only time in which it could run.
 	StartWithin time.Duration
 	Budget      int // the most restarts within Window without a long wait
-	// Window is the time over which restarts count. Only time in which the half runs counts, so a half that ends at
-	// every start stays over its budget.
+	// Window is the time over which restarts count. Time in which the half is given up does not pass, so a half that ends
+	// at every start stays over its budget.
 	Window time.Duration
 	// Leave says that a half stays down when it ends or hangs, until a person starts it.
 	Leave bool
@@ -147,9 +147,9 @@ type Machine struct {
 	mono  int64
 
 	hang     hang
-	ran      time.Duration   // how long the half has run in all, until runs
-	runs     time.Time       // ran counts up to here
-	restarts []time.Duration // values of ran at the restarts within the window, oldest first
+	passed   time.Duration   // the time of the window, which stands still while the half is given up
+	passedAt time.Time       // when passed was last advanced
+	restarts []time.Duration // values of passed at the restarts within the window, oldest first
 	failures int             // restarts, and starts that could not be made, since the half last ran well
 	startAt  time.Time       // when waiting ends
 	announce time.Time       // when to announce again
@@ -163,7 +163,7 @@ type Machine struct {
 // once.
 func New(cfg Config, now time.Time, mono int64, old *halfcore.RecoveryHistory, adopted bool) *Machine {
 	m := &Machine{
-		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, hang: hang{period: cfg.TRead},
+		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, passedAt: now, hang: hang{period: cfg.TRead},
 		rec: halfcore.RecoveryRecord{Half: cfg.Half, State: halfcore.Stopped, Budget: cfg.Budget, Window: cfg.Window},
 	}
 	if old == nil {
@@ -208,7 +208,7 @@ func (m *Machine) Record() halfcore.RecoveryRecord {
 func (m *Machine) History() halfcore.RecoveryHistory {
 	h := halfcore.RecoveryHistory{Record: m.Record(), Failures: m.failures}
 	for _, at := range m.restarts {
-		h.RestartsAgo = append(h.RestartsAgo, m.ran-at)
+		h.RestartsAgo = append(h.RestartsAgo, m.passed-at)
 	}
 	return h
 }
@@ -274,7 +274,7 @@ func (m *Machine) look(now time.Time, l Look, out *Output) {
 
 func (m *Machine) becomeRunning(now time.Time, out *Output) {
 	again := m.recovering()
-	m.phase, m.runs, m.rec.State, m.rec.Until, m.rec.Reason = running, now, halfcore.Running, 0, ""
+	m.phase, m.rec.State, m.rec.Until, m.rec.Reason = running, halfcore.Running, 0, ""
 	out.Tell = true
 	if again && m.rec.Last != nil && m.rec.Last.Serving == 0 {
 		m.rec.Last.Serving = m.after(now)
@@ -313,7 +313,7 @@ func (m *Machine) begin(now time.Time, ev Began) {
 			m.rec.Last.Started = m.after(now)
 		}
 	case ev.Adopted && m.rec.State != halfcore.Starting: // it has been serving, or will report so
-		m.phase, m.runs, m.rec.State = running, now, halfcore.Running
+		m.phase, m.rec.State = running, halfcore.Running
 		return
 	default:
 		m.rec.State = halfcore.Starting
@@ -325,7 +325,7 @@ func (m *Machine) begin(now time.Time, ev Began) {
 func (m *Machine) count() {
 	m.failures++
 	m.rec.Total++
-	m.restarts = append(m.restarts, m.ran)
+	m.restarts = append(m.restarts, m.passed)
 	m.restarts = m.restarts[max(0, len(m.restarts)-m.cfg.Budget):] // older ones change nothing
 	m.rec.Restarts = len(m.restarts)
 }
@@ -480,12 +480,12 @@ func (m *Machine) start(now time.Time, out *Output) {
 
 // prune forgets restarts that have left the window, and reports whether there were any.
 func (m *Machine) prune(now time.Time) bool {
-	if m.phase == running {
-		m.ran += now.Sub(m.runs)
-		m.runs = now
+	if m.rec.State != halfcore.GivenUp {
+		m.passed += now.Sub(m.passedAt)
 	}
+	m.passedAt = now
 	before := len(m.restarts)
-	for len(m.restarts) > 0 && m.ran-m.restarts[0] >= m.cfg.Window {
+	for len(m.restarts) > 0 && m.passed-m.restarts[0] >= m.cfg.Window {
 		m.restarts = m.restarts[1:]
 	}
 	m.rec.Restarts = len(m.restarts)

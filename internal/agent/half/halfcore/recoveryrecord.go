@@ -163,7 +163,7 @@ type RecoveryRecord struct {
 	PID      int           `json:"pid,omitempty"`
 	Restarts int           `json:"restarts"`  // within Window
 	Budget   int           `json:"budget"`    // the most restarts within Window before the half is GivenUp
-	Window   time.Duration `json:"window_ns"` // the time over which Restarts counts, in which the half runs
+	Window   time.Duration `json:"window_ns"` // the time over which Restarts counts, except while GivenUp
 	Total    uint64        `json:"total"`     // restarts since the machine booted
 	// Causes counts all recoveries since then by kind; the index is CauseKind-1.
 	Causes [FailedTest]uint64 `json:"causes"`
@@ -310,7 +310,7 @@ func (r RecoveryRecord) validate() error {
 // RecoveryHistory is the state of one half that a daemon stores for the next daemon.
 type RecoveryHistory struct {
 	Record RecoveryRecord `json:"record"`
-	// RestartsAgo says how long the half has run since each restart within the window.
+	// RestartsAgo are the ages of the restarts within the window, without the time in which the half was GivenUp.
 	RestartsAgo []time.Duration `json:"restarts_ago_ns,omitempty"`
 	// Failures counts the restarts since the half last ran well.
 	Failures int `json:"failures,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
@@ -179,5 +183,63 @@ func TestShortageSpendsNoBudget(t *testing.T) {
 				t.Errorf("the daemon has ended: %v", err)
 			}
 		})
+	}
+}
+
+// While both halves are given up, the daemon itself reports that to the supervisors, under the host half's certificate.
+func TestDaemonReportsThatBothHalvesAreGivenUp(t *testing.T) {
+	cfg := agenttest.NodeConfig(t)
+	cfg.Recovery.Restarts = 1
+	supervisor, err := net.ListenPacket("udp", cfg.Supervisors[0].Addr(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = supervisor.Close() }()
+	verifier, err := pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "halves")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler)}
+	if err := half.MakeStateDir(cfg.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	old := halfcore.RecoveryRecord{Half: fault.HalfHost, State: halfcore.Running} // the daemon goes on: ends at the first start do not end it
+	if err := d.writeHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: old}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+	}()
+	if err := supervisor.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, servicenet.MaxDatagram)
+	n, _, err := supervisor.ReadFrom(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := servicenet.Unwrap(b[:n], fault.PathDirect, verifier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.List) != 1 || r.List[0].Digest || r.List[0].ID.Origin != (fault.Origin{Node: cfg.Node, Half: fault.HalfHost}) {
+		t.Fatalf("%+v", r)
+	}
+	for h, is := range map[string]*lofamov1.HalfHealth{"host": r.Health.Host, "dnp": r.Health.DNP} {
+		const want = "next start after 1m0s: 1 restart within 1m0s, the last ended with code 1"
+		if s := is.GetRecovery(); s.GetState() != lofamov1.RecoveryState_GIVEN_UP || s.GetReason() != want {
+			t.Errorf("%s half: %v: want %q", h, s, want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the daemon has ended: %v", err)
 	}
 }

@@ -48,7 +48,8 @@ var errUsage = errors.New("usage")
 
 // execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a refused command line or
 // configuration. For a daemon that should stay down, the code for a refusal is 78. A service without a known command was to be such a
-// daemon. For a half that its daemon has started, the code is 78, or 66 if a file that may be replaced is the reason.
+// daemon. For a half that its daemon has started, the code is 78, or 66 if a file that may be replaced is the reason, or 75 if the machine
+// lacks something that the half needs.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	o := &options{environ: environ, stderr: stderr}
 	root := o.rootCommand()
@@ -62,6 +63,8 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	_, _ = fmt.Fprintf(stderr, "lofamo-agent: %s\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
 	var bad *half.ConfigError
 	switch {
+	case half.StartedByDaemon(environ) && half.Shortage(err):
+		return half.ExitShortage
 	case (c.Name() == runName || c == root && isService(environ)) && o.final(c.Flags(), args, err):
 		return half.ExitRefused
 	case errors.Is(err, errUsage) || errors.As(err, &bad):

@@ -142,7 +142,7 @@ func TestDaemonIsReadyWithoutHalf(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := startDaemon(t, c)
-	const reason = "not started again: 5 restarts within 1h0m0s, the last ended with code 1"
+	const reason = "next start after 1m0s: 5 restarts within 1h0m0s, the last ended with code 1"
 	m.await("STATUS=host half serves; dnp half is given up: "+reason, "READY=1")
 	m.await("READY=1")
 	if err := os.Remove(mailbox); err != nil {

@@ -294,7 +294,7 @@ func TestCrashLoopIsGivenUp(t *testing.T) {
 	}
 	signalTo(t, r.PID, syscall.SIGKILL)
 	r = awaitRecord(t, c, fault.HalfDNP, "it is given up", func(r halfcore.RecoveryRecord) bool { return r.State == halfcore.GivenUp })
-	want := "not started again: 5 restarts within 1h0m0s, the last ended with code 1"
+	want := "next start after 1m0s: 5 restarts within 1h0m0s, the last ended with code 1"
 	if r.Reason != want || r.Restarts != 5 || r.Total != 5 || r.Count(halfcore.Exited) != 5 || r.Count(halfcore.Killed) != 1 {
 		t.Errorf("%+v: want %q", r, want)
 	}
@@ -302,7 +302,7 @@ func TestCrashLoopIsGivenUp(t *testing.T) {
 	// A daemon that is killed and comes back leaves it so.
 	d.kill()
 	d = startDaemonLogging(t, c, log)
-	d.awaitLog(log, "half is left as it was given up")
+	d.awaitLog(log, "half stays given up")
 	if err := os.Remove(mailbox); err != nil {
 		t.Fatal(err)
 	}

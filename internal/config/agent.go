@@ -179,10 +179,10 @@ type SupervisorAddr struct {
 
 // RecoveryConfig is the budget of the recovery daemon, lofamo-agent run.
 type RecoveryConfig struct {
-	// Restarts is the maximum number of restarts of a half within Window; instead of one more, the daemon gives the
-	// half up and leaves it to people. 1 to 100. Default 5.
+	// Restarts is the maximum number of restarts of a half within Window. Instead of one more, the daemon gives the half up: it
+	// waits for Window before the next start, 1m at most, and for up to ten times that if starts go on failing. 1 to 100. Default 5.
 	Restarts int `json:"restarts"`
-	// Window is the time over which Restarts counts. 1s to 24h. Default 1m.
+	// Window is the time over which Restarts counts; it stands still while the half is given up. 1s to 24h. Default 1m.
 	Window Duration `json:"window"`
 	// StartWithin is the maximum time for a started half to write its watchdog word for the first time; after that the
 	// daemon kills it. Only time in which the half could run counts. 1s to 10m. Default 5s.

@@ -533,6 +533,8 @@ func TestSupervisorValidationNamesField(t *testing.T) {
 		{func(s *Supervisor) { d := Duration(time.Millisecond); s.StopLimit = &d }, "stopLimit: given 1ms: want 0s (none), or 1s to 24h"},
 		{func(s *Supervisor) { d := Duration(25 * time.Hour); s.StopLimit = &d }, "stopLimit: given 25h"},
 		{func(s *Supervisor) { s.Foresight = Duration(200 * time.Hour) }, "foresight: given 200h"},
+		{func(s *Supervisor) { s.IncidentQuiet = -1 }, "incidentQuiet: given -1ns: want 0s to 24h"},
+		{func(s *Supervisor) { s.IncidentQuiet = Duration(25 * time.Hour) }, "incidentQuiet: given 25h"},
 		{func(s *Supervisor) { s.Etcd.Endpoints = []string{"http://e:1"} }, `etcd.endpoints[0]: given http://e:1: want "https://host:port"`},
 		{func(s *Supervisor) { s.Etcd.PeerURL = "" }, "etcd.peerURL: given nothing"},
 		{func(s *Supervisor) { s.Etcd.ClientURL = "http://10.0.0.1:2379" }, "etcd.clientURL: given http://10.0.0.1:2379"},

@@ -89,6 +89,9 @@ type Supervisor struct {
 	// StopLimit is how long a node may be away after it announced a stop or reboot before its silence is a fault. 1s to 24h, or 0
 	// to switch announced stops off. Default 10m.
 	StopLimit *Duration `json:"stopLimit,omitempty"`
+	// IncidentQuiet is how long all must be well before an incident is CLOSED. A fault that returns earlier continues the incident,
+	// which counts the returns. Four digest periods are the minimum. 0s to 24h. Default 1m.
+	IncidentQuiet Duration `json:"incidentQuiet"`
 	// Diagnosis lists the automatic diagnoses of the supervisors. Default none.
 	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`
 	// Responses limits the supervisors' responses to faults. Default: policies apply, within cautious limits.
@@ -350,9 +353,11 @@ func DefaultSupervisor() Supervisor {
 		},
 		Preset:    PresetDefault,
 		Foresight: Duration(time.Hour),
-		Checksums: allowedChecksums(),
-		Log:       LogConfig{Level: "info", Format: "text"},
-		Responses: DefaultResponses(),
+
+		IncidentQuiet: Duration(time.Minute),
+		Checksums:     allowedChecksums(),
+		Log:           LogConfig{Level: "info", Format: "text"},
+		Responses:     DefaultResponses(),
 	}
 }
 

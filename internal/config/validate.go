@@ -351,6 +351,9 @@ func (s Supervisor) Validate() error {
 	if d := s.StopTime(); d != 0 && (d < time.Second || d > 24*time.Hour) {
 		p.bad("stopLimit", d.String(), "0s (none), or 1s to 24h")
 	}
+	if d := s.IncidentQuiet.D(); d < 0 || d > 24*time.Hour {
+		p.bad("incidentQuiet", d.String(), "0s to 24h")
+	}
 	s.Diagnosis.validate(p)
 	s.Responses.validate(p)
 	s.Kubernetes.validate(p)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lofamo/lofamo/internal/cluster"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
@@ -21,7 +22,9 @@ import (
 // faulty part as its root cause, also under another leader, and CLOSED once it is healed.
 func TestOneFaultIsOneIncident(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(c *config.Supervisor) {
+		c.IncidentQuiet = 0 // as soon as the periods allow
+	}})
 	for _, tc := range []struct {
 		name, at        string
 		fault           cluster.Fault

@@ -191,7 +191,7 @@ func TestGivingUpIsNamedAsReason(t *testing.T) {
 			}
 			tr.inject("1,0,0", simple(tt.kill))
 			tr.becomes("n1-0-0", tt.half, failed)
-			const why = "not started again: 5 restarts within 1m0s, the last ended with code 1"
+			const why = "given up, next start after 1m0s: 5 restarts within 1m0s, the last ended with code 1"
 			deadline := time.After(patience)
 			for {
 				c := tr.component(tr.node("n1-0-0"), tt.half)

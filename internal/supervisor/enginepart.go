@@ -50,7 +50,7 @@ func (s *Supervisor) awareness() awareness.Config {
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, StartGrace: p.LinkGrace, LinkGrace: p.LinkGrace,
 		HalfBound: p.HalfBound(), PauseSettle: p.PauseSettle(), HoldOff: p.LinkHoldOff, Horizon: s.cfg.Foresight.D(),
-		StopLimit: s.cfg.StopTime(),
+		StopLimit: s.cfg.StopTime(), Quiet: s.cfg.IncidentQuiet.D(),
 		Nonce: func() (n [16]byte) {
 			_, _ = rand.Read(n[:]) // never fails
 			return n

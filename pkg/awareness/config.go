@@ -54,6 +54,8 @@ type Config struct {
 	Horizon time.Duration
 	// StopLimit is how long a node that announced a stop may be away without a fault; 0: stops are not excused.
 	StopLimit time.Duration
+	// Quiet is how long all must be well before an incident is CLOSED, at least four digest periods.
+	Quiet time.Duration
 	// Labels of nodes, by key; nodes without labels may be omitted. DomainLabels are the keys whose values are failure
 	// domains, e.g. rack, switch, power. Nodes that share a value do not confirm one another's accusations. When all of
 	// them have the same fault, they form one group fault.
@@ -100,7 +102,7 @@ func (c Config) Validate() error {
 	}{
 		{"Grace", c.Grace}, {"StartGrace", c.StartGrace}, {"LinkGrace", c.LinkGrace}, {"LinkSettle", c.LinkSettle},
 		{"PauseSettle", c.PauseSettle}, {"RelinkBound", c.RelinkBound}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon},
-		{"StopLimit", c.StopLimit},
+		{"StopLimit", c.StopLimit}, {"Quiet", c.Quiet},
 	} {
 		if p.d < 0 {
 			bad(p.name, p.d, "0s or more")

@@ -155,8 +155,8 @@ type IncidentConfig struct {
 	Supervisor   string
 	Labels       map[fault.NodeID]map[string]string
 	DomainLabels []string
-	// Quiet is how long all must be well before an incident is CLOSED. Recover is how long a consequence may outlive the
-	// root cause before it becomes one itself.
+	// Quiet is how long all must be well before an incident is CLOSED. A fault that returns earlier is the same incident.
+	// Recover is how long a consequence may outlive the root cause before it becomes one itself.
 	Quiet, Recover time.Duration
 	// Settle is how long a root cause waits for others that may share its cause (incidenthold.go). It is longer than
 	// the search for group faults takes.
@@ -175,7 +175,7 @@ const (
 	pausePerPart     = 10 * time.Microsecond
 )
 
-// Defaults of IncidentConfig. Quiet and Recover are in digest periods.
+// Defaults of IncidentConfig. The least Quiet, and Recover, are in digest periods.
 const (
 	quietDigests   = 4
 	recoverDigests = 20
@@ -188,7 +188,7 @@ const (
 func IncidentsOf(cluster string, c Config) IncidentConfig {
 	return IncidentConfig{
 		Cluster: cluster, Dims: c.Dims, IDs: c.IDs, Foreign: c.Foreign, Supervisor: c.Supervisor, Labels: c.Labels,
-		DomainLabels: c.DomainLabels, Quiet: quietDigests * c.DigestPeriod, Recover: recoverDigests * c.DigestPeriod,
+		DomainLabels: c.DomainLabels, Quiet: max(c.Quiet, quietDigests*c.DigestPeriod), Recover: recoverDigests * c.DigestPeriod,
 		Settle: max(settleDigests*c.DigestPeriod, 5*c.ChallengeNode), KeepClosed: keepClosed, KeepFor: keepFor,
 	}
 }

@@ -783,3 +783,28 @@ func TestManyFoldedPartsShareFoldings(t *testing.T) {
 		}
 	}
 }
+
+// TestBlipsAreOneIncident: a node that falls silent for a second, ten times within minutes, is one incident that counts its returns. An
+// acknowledgement therefore lasts.
+func TestBlipsAreOneIncident(t *testing.T) {
+	l := newLedger(t, cube)
+	l.cfg.Quiet = time.Minute
+	l.lead()
+	for range 10 {
+		l.kill("n1-1-1")
+		l.update(time.Second)
+		l.heal("n1-1-1")
+		l.update(30 * time.Second)
+	}
+	in := l.has("RECOVERING n1-1-1/node 22")[0]
+	if in.Reopened != 9 || in.Escalations != 0 {
+		t.Errorf("%+v: want 9 returns and no escalation", in)
+	}
+	l.update(time.Minute)
+	l.has()
+	l.kill("n1-1-1")
+	l.update(time.Second)
+	if later := l.has("OPEN n1-1-1/node 22")[0]; later.ID == in.ID || later.Reopened != 0 {
+		t.Errorf("%+v: want a new incident, because the node has been well for a minute", later)
+	}
+}

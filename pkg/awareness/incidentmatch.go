@@ -260,7 +260,7 @@ func (l *Incidents) open(c *cluster, from string) {
 func (l *Incidents) stand(s *incident, c *cluster) {
 	// A cable keeps the end that it is known by while that end is bad. But both ends see a cut within moments, in any order:
 	// then the lower end names it.
-	if s.Root != c.root && l.key(s.Root) == l.key(c.root) && (l.now.Sub(s.Since) > l.cfg.Quiet || s.Fault > c.state) {
+	if s.Root != c.root && l.key(s.Root) == l.key(c.root) && (l.now.Sub(s.Since) > 2*l.cfg.Settle || s.Fault > c.state) {
 		l.name(c, s.Root)
 	}
 	parts := c.all()

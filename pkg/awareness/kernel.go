@@ -24,6 +24,8 @@ type KernelFacts struct {
 	// as n1-0-0/host.
 	Panic     time.Time
 	Receivers []string
+	// GivenUp says that the node's recovery daemon has signed that it gave up both halves.
+	GivenUp bool
 	// Was is the committed verdict on the same kernel in the same fault; see SameFault.
 	Was KernelVerdict
 }
@@ -60,6 +62,7 @@ func agentDied(format string, args ...any) KernelVerdict {
 //     host half from answering the leader's challenge, unless the service network passes through the card (ADR 78).
 //   - The other half proves that the kernel lives: it says on the same kernel that the half is dead, or it does so on another kernel
 //     while the bus is not silent, so the kernel of the dead half answers there.
+//   - The node's recovery daemon proves it too: it signs on the same kernel that it gave up both halves.
 //
 // A kernel that is proven dead stays dead while the same fault stands, unless the other half proves that it lives: newer last words
 // replace earlier ones and their witnesses. Everything else is unknown. On one kernel, the words of a node about itself are no last words.
@@ -89,6 +92,9 @@ func JudgeKernel(st NodeStatus, h fault.Half, f KernelFacts) KernelVerdict {
 	}
 	if f.Was.Dead == fault.KernelIsDead {
 		return f.Was
+	}
+	if shared && f.GivenUp && !lives {
+		return agentDied("the node's recovery daemon reports that it gave up both halves, and starts them again ever more rarely")
 	}
 	if !ofHost || f.Panic.IsZero() || f.Panic.Before(own.Since.Add(-wordsBefore)) || f.Panic.After(own.Since.Add(wordsAfter)) {
 		return KernelVerdict{}

@@ -22,6 +22,10 @@ func (s *scenario) kernel(f []string) error {
 			facts.Was = KernelVerdict{fault.KernelIsDead, "proven before"}
 			continue
 		}
+		if name == "given-up" {
+			facts.GivenUp = true
+			continue
+		}
 		words := strings.Split(value, ",")
 		ago, err := time.ParseDuration(words[0])
 		if err != nil {

@@ -30,7 +30,7 @@ type IncidentState int32
 const (
 	IncidentState_INCIDENT_STATE_UNSPECIFIED IncidentState = 0 // never sent
 	IncidentState_OPEN                       IncidentState = 1 // the root cause is SICK or FAILED, or a part of the torus is unreachable
-	// The root cause is well again, but a consequence is not, or all have been well for less than four digest periods.
+	// The root cause is well again, but a consequence is not, or all have not yet been well for incidentQuiet of the supervisors.
 	// It becomes OPEN again if the fault returns.
 	IncidentState_RECOVERING IncidentState = 2
 	// The root cause and all consequences are well, or the incident was merged into another (merged_into), or its node is

@@ -550,7 +550,7 @@ const (
 	RecoveryState_STARTING                   RecoveryState = 2 // started for the first time; it has not reported yet
 	RecoveryState_RUNNING                    RecoveryState = 3 // it serves
 	RecoveryState_RESTARTING                 RecoveryState = 4 // it ended or hung, and is being ended, waited for or started
-	RecoveryState_GIVEN_UP                   RecoveryState = 5 // the budget of restarts is spent: it stays down until a person acts
+	RecoveryState_GIVEN_UP                   RecoveryState = 5 // the budget of restarts is spent: long waits precede its next starts
 )
 
 // Enum value maps for RecoveryState.
@@ -2655,7 +2655,7 @@ type RecoveryStatus struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	State      RecoveryState          `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.RecoveryState" json:"state,omitempty"`         // of the half
 	Restarts   uint32                 `protobuf:"varint,2,opt,name=restarts,proto3" json:"restarts,omitempty"`                                // in all, since the machine was booted
-	InWindow   uint32                 `protobuf:"varint,3,opt,name=in_window,json=inWindow,proto3" json:"in_window,omitempty"`                // of these in the last window_ms
+	InWindow   uint32                 `protobuf:"varint,3,opt,name=in_window,json=inWindow,proto3" json:"in_window,omitempty"`                // of these in the last window_ms, which stands still while GIVEN_UP
 	Budget     uint32                 `protobuf:"varint,4,opt,name=budget,proto3" json:"budget,omitempty"`                                    // restarts that are made in window_ms; one more would be: GIVEN_UP
 	WindowMs   uint32                 `protobuf:"varint,5,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`                // milliseconds
 	Cause      string                 `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`                                       // of the last one: "ended by signal 9", "hung (...)", ...; empty: there was none
@@ -2668,7 +2668,7 @@ type RecoveryStatus struct {
 	Cold       string                 `protobuf:"bytes,13,opt,name=cold,proto3" json:"cold,omitempty"`                                        // why nothing could be restored; empty unless COLD
 	// While RESTARTING: time until its announced return, milliseconds; 0: overdue, or unknown.
 	UntilMs       uint32 `protobuf:"varint,14,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
-	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // why it was GIVEN_UP, in words; empty otherwise
+	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // why it is GIVEN_UP, or cannot be started, in words; empty otherwise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -172,7 +172,7 @@ func (c *child) begin() error {
 		return c.step(recovery.Served{})
 	}
 	if r := c.machine.Record(); r.State == halfcore.GivenUp {
-		c.log.Error("half is left as it was given up: SIGHUP to this daemon starts it", "reason", r.Reason)
+		c.log.Error("half stays given up: SIGHUP to this daemon starts it now", "reason", r.Reason)
 	}
 	return c.step(c.look())
 }
@@ -300,9 +300,13 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 	}
 	c.mu.Unlock()
 	if r.State == halfcore.GivenUp && before != halfcore.GivenUp {
-		c.log.Error("half is given up: SIGHUP to this daemon starts it", "reason", r.Reason)
+		c.log.Error("half is given up: SIGHUP to this daemon starts it now", "reason", r.Reason)
 		if c.links != nil {
 			c.links.close() // so that a person can start it by hand
+		}
+		select {
+		case c.d.gaveUp <- struct{}{}:
+		default: // not handled yet, or in a test without a daemon
 		}
 	}
 	h := c.machine.History()
@@ -363,6 +367,9 @@ func (c *child) gone(cause halfcore.Cause) error {
 		return c.refused(cause)
 	default:
 		c.first = false
+	}
+	if r, _ := c.known(); cause.Kind == halfcore.Exited && cause.Code == half.ExitShortage && r.State != halfcore.Running {
+		cause = halfcore.Cause{Kind: halfcore.NotStarted, Detail: "the machine lacks something that it needs: see the half's log"}
 	}
 	return c.step(recovery.Ended{Cause: cause})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -14,7 +15,7 @@ import (
 func FuzzDecodeRecovery(f *testing.F) {
 	const boot = "0123"
 	for _, h := range []halfcore.RecoveryHistory{
-		{Record: halfcore.RecoveryRecord{Half: fault.HalfHost, State: halfcore.Running, PID: 7}, RestartsAt: []int64{1, 2}, Failures: 1,
+		{Record: halfcore.RecoveryRecord{Half: fault.HalfHost, State: halfcore.Running, PID: 7}, RestartsAgo: []time.Duration{1, 2}, Failures: 1,
 			Start: 9, Space: 4},
 		{Record: halfcore.RecoveryRecord{Half: fault.HalfHost, State: halfcore.Restarting, PID: -1,
 			Last: &halfcore.Recovery{Cause: halfcore.Cause{Kind: halfcore.Hung}}}},

@@ -150,7 +150,8 @@ func TestGivenUpHalfIsKnownFromStart(t *testing.T) {
 	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1},
 		log: slog.New(slog.DiscardHandler)}
 	err := d.writeHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: halfcore.RecoveryRecord{Half: fault.HalfHost,
-		State: halfcore.GivenUp, Total: 5}})
+		State: halfcore.GivenUp, Total: 5, Last: &halfcore.Recovery{Cause: halfcore.Cause{Kind: halfcore.Exited}, At: half.Monotonic()}},
+		RestartsAgo: make([]time.Duration, cfg.Recovery.Restarts)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,6 +127,9 @@ type daemon struct {
 	announced atomic.Bool
 	telling   sync.Mutex // held while tell sends
 	ending    ending
+	gaveUp    chan struct{}  // capacity 1: a half is given up
+	givenUp   []byte         // the sealed report that both are; nil: not both, or not sealed yet. Of remind, as is:
+	untold    half.Condition // it cannot be sealed
 
 	// reread is cfg.Agent with the newest responses and peripheral checks; nil: they have not changed.
 	reread    atomic.Pointer[config.Agent]
@@ -172,7 +175,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	}
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{},
 		round: make(chan struct{}), rechecked: make(chan struct{}, 1), reading: make(chan struct{}, 1),
-		start: time.Now()}
+		gaveUp: make(chan struct{}, 1), start: time.Now()}
 	var locks []string
 	if cfg.Half == 0 {
 		locks = append(locks, "run.lock") // the only lock that versions before --half took
@@ -302,7 +305,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// remind sends the records to the halves periodically, and starts halves that were given up when a person requests it.
+// remind sends the records to the halves periodically, tells the supervisors when it has given up both, and starts halves that were given up when a person requests it.
 func (d *daemon) remind(ctx context.Context) {
 	t := time.NewTicker(tellEvery)
 	defer t.Stop()
@@ -312,6 +315,9 @@ func (d *daemon) remind(ctx context.Context) {
 			return
 		case <-t.C:
 			d.tell()
+			d.tellGivenUp()
+		case <-d.gaveUp:
+			d.tellGivenUp()
 		case <-d.round:
 		case <-d.cfg.Again:
 			d.reload(ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/testing/agenttest"
 )
 
@@ -130,5 +134,112 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 				t.Errorf("the daemon has ended: %v", err)
 			}
 		})
+	}
+}
+
+// A start that the machine cannot make is no restart: a budget of one restart lasts through any number of them, and the half runs as soon as
+// the machine can start it.
+func TestShortageSpendsNoBudget(t *testing.T) {
+	for name, script := range map[string]string{
+		"the program cannot be executed": "",
+		"the half ends for a shortage":   fmt.Sprintf("[ -e $0.enough ] || exit %d\n", half.ExitShortage),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := agenttest.NodeConfig(t)
+			cfg.Recovery.Restarts = 1
+			program := filepath.Join(t.TempDir(), "halves")
+			write := func(path string) {
+				t.Helper()
+				if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"exec sleep 1000\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if script != "" {
+				write(program)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+			}()
+			await := func(what string, is func(halfcore.RecoveryRecord) bool) {
+				t.Helper()
+				agenttest.Await(t, what, func() bool {
+					h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
+					return err == nil && h != nil && is(h.Record)
+				})
+			}
+			await("four starts that could not be made, and no restart", func(r halfcore.RecoveryRecord) bool {
+				if r.State == halfcore.GivenUp || r.Restarts > 1 {
+					t.Fatalf("%+v", r)
+				}
+				return r.Count(halfcore.NotStarted) >= 4 && r.Restarts == 0 && strings.HasPrefix(r.Reason, "could not be started")
+			})
+			write(map[bool]string{true: program, false: program + ".enough"}[script == ""])
+			await("a process of the half", func(r halfcore.RecoveryRecord) bool { return r.PID != 0 && r.Last.Started != 0 })
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("the daemon has ended: %v", err)
+			}
+		})
+	}
+}
+
+// While both halves are given up, the daemon itself reports that to the supervisors, under the host half's certificate.
+func TestDaemonReportsThatBothHalvesAreGivenUp(t *testing.T) {
+	cfg := agenttest.NodeConfig(t)
+	cfg.Recovery.Restarts = 1
+	supervisor, err := net.ListenPacket("udp", cfg.Supervisors[0].Addr(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = supervisor.Close() }()
+	verifier, err := pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "halves")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler)}
+	if err := half.MakeStateDir(cfg.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	old := halfcore.RecoveryRecord{Half: fault.HalfHost, State: halfcore.Running} // the daemon goes on: ends at the first start do not end it
+	if err := d.writeHistory(fault.HalfHost, halfcore.RecoveryHistory{Record: old}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+	}()
+	if err := supervisor.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, servicenet.MaxDatagram)
+	n, _, err := supervisor.ReadFrom(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := servicenet.Unwrap(b[:n], fault.PathDirect, verifier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.List) != 1 || r.List[0].Digest || r.List[0].ID.Origin != (fault.Origin{Node: cfg.Node, Half: fault.HalfHost}) {
+		t.Fatalf("%+v", r)
+	}
+	for h, is := range map[string]*lofamov1.HalfHealth{"host": r.Health.Host, "dnp": r.Health.DNP} {
+		const want = "next start after 1m0s: 1 restart within 1m0s, the last ended with code 1"
+		if s := is.GetRecovery(); s.GetState() != lofamov1.RecoveryState_GIVEN_UP || s.GetReason() != want {
+			t.Errorf("%s half: %v: want %q", h, s, want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the daemon has ended: %v", err)
 	}
 }

@@ -109,7 +109,7 @@ func (c *Common) Distrust() string {
 	case r.GaveUp:
 		return "it was given up"
 	case restarting && r.Restarts >= max(r.Budget, coldAttempt): // crashes after the self-test
-		return fmt.Sprintf("%d restarts within %s: no more are made", r.Restarts, r.Window)
+		return fmt.Sprintf("%d restarts within %s: the budget is spent", r.Restarts, r.Window)
 	}
 	return ""
 }

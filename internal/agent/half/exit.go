@@ -22,7 +22,15 @@ const (
 	ExitRefused = 78
 	// ExitRefusedFile is ExitRefused if a file that may be replaced is the reason, EX_NOINPUT of sysexits.h.
 	ExitRefusedFile = 66
+	// ExitShortage is for a half that the machine denied descriptors, memory, processes or room, EX_TEMPFAIL of sysexits.h.
+	ExitShortage = 75
 )
+
+// Shortage reports whether an error is about something that the machine lacks at the moment. It says nothing about the program.
+func Shortage(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.ENOBUFS, unix.ENOSPC, unix.EDQUOT},
+		func(errno error) bool { return errors.Is(err, errno) })
+}
 
 // Refused reports whether an exit code of a half that its daemon has started means a refused configuration or command line.
 func Refused(code int) bool { return code == ExitRefused || code == ExitRefusedFile }

@@ -237,7 +237,12 @@ func SpoolPath(stateDir string, half fault.Half) string {
 	return filepath.Join(stateDir, half.String()+spoolFileSuffix)
 }
 
-func (c *Common) epochPath() string { return c.StatePath(c.Half.String() + epochFileSuffix) }
+func (c *Common) epochPath() string { return EpochPath(c.Config.StateDir, c.Half) }
+
+// EpochPath returns the path of the file with a half's boot epoch.
+func EpochPath(stateDir string, h fault.Half) string {
+	return filepath.Join(stateDir, h.String()+epochFileSuffix)
+}
 
 // nextEpoch counts this start. The caller must hold the half's lock on the register file.
 func (c *Common) nextEpoch() (fault.Epoch, error) {

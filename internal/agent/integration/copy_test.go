@@ -331,7 +331,7 @@ func TestCopyIsGivenUpWhileRestartsFromItFail(t *testing.T) {
 // A copy that makes its half crash only after it has served and passed its self-test is left with the last restart that the budget
 // allows, and after it was given up; where somebody kills the half only then, and a cold start that runs well ends it.
 func TestCopyThatCrashesHalfIsDistrusted(t *testing.T) {
-	const last, over = "4 restarts within 1m0s: no more are made", "it was given up"
+	const last, over = "4 restarts within 1m0s: the budget is spent", "it was given up"
 	for name, tt := range map[string]struct {
 		cause  halfcore.Cause
 		budget int

@@ -83,7 +83,7 @@ func TestStatusTables(t *testing.T) {
 				"dnp": {&lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{
 					State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6, InWindow: 5, Budget: 5, WindowMs: 60_000, Cause: "ended with code 1",
 					AgeNs:  uint64(12 * time.Second),
-					Reason: "not started again: 5 restarts within 1m0s, the last ended with code 1",
+					Reason: "next start after 1m0s: 5 restarts within 1m0s, the last ended with code 1",
 				}}},
 			}
 		},

@@ -238,7 +238,7 @@ func health(m *clienttest.Map) {
 		Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6, InWindow: 5, Budget: 5, WindowMs: 60_000,
 			Cause: "ended with code 1",
 			AgeNs: uint64(12 * time.Second), GoneUs: 1, Resumption: lofamov1.Resumption_COLD, Cold: "of another kernel boot",
-			Reason: "not started again: 5 restarts within 1m0s, the last ended with code 1"},
+			Reason: "next start after 1m0s: 5 restarts within 1m0s, the last ended with code 1"},
 		AgeNs: uint64(72 * time.Second), Old: true,
 	}
 }

@@ -99,7 +99,7 @@ group explains the faults and no other.`,
 				if i == 0 {
 					a.Printf("\n")
 				}
-				a.Printf("Incident %s is RECOVERING: %s\n", in.GetId(), recovery(a, in, resp.GetCluster().GetPreset()))
+				a.Printf("Incident %s is RECOVERING: %s\n", in.GetId(), recovery(a, in))
 			}
 			return nil
 		})

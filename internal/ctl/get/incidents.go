@@ -230,11 +230,7 @@ func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id s
 			if o.Format.Structured() {
 				return printIncidents(a, o.Format, one)
 			}
-			preset := ""
-			if one[0].GetState() == lofamov1.IncidentState_RECOVERING {
-				preset = presetOf(ctx, s)
-			}
-			return printIncident(a, one[0], preset)
+			return printIncident(a, one[0])
 		}
 		in, err := s.GetIncident(ctx, id)
 		if err != nil {
@@ -248,27 +244,18 @@ func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id s
 	})
 }
 
-// presetOf returns the preset of the cluster's periods; empty: no supervisor names it.
-func presetOf(ctx context.Context, s command.Session) string {
-	resp, err := s.GetSummary(ctx, &lofamov1.GetSummaryRequest{})
-	if err != nil {
-		return ""
-	}
-	return resp.GetCluster().GetPreset()
-}
-
-// printIncident prints one incident in full. The preset says when it closes; empty: it is not known.
-func printIncident(a *command.App, in *lofamov1.Incident, preset string) error {
+// printIncident prints one incident in full.
+func printIncident(a *command.App, in *lofamov1.Incident) error {
 	v := in.GetVerdict()
 	a.Printf("incident   %s  %s  %s\n", in.GetId(), in.GetState(), in.GetSeverity())
 	a.Printf("root cause %s, %s, cause %s\n", Where(in), in.GetComponent(), command.CauseName(in.GetCause()))
 	a.Printf("summary    %s\n", command.Printable(in.GetSummary()))
-	a.Printf("since      %s (%s ago)\n", a.Clock(in.GetSince()), a.Since(in.GetSince()))
+	a.Printf("since      %s (%s ago)%s\n", a.Clock(in.GetSince()), a.Since(in.GetSince()), returned(in))
 	if in.GetUntil() != nil {
 		a.Printf("until      %s (%s ago)\n", a.Clock(in.GetUntil()), a.Since(in.GetUntil()))
 	}
 	if in.GetState() == lofamov1.IncidentState_RECOVERING {
-		a.Printf("recovering %s\n", recovery(a, in, preset))
+		a.Printf("recovering %s\n", recovery(a, in))
 	}
 	a.Printf("verdict    %s, rule %s, by supervisor %s\n", a.Clock(v.GetTime()), command.Dash(v.GetRule()), command.Dash(v.GetLeader()))
 	if v.GetSingleWitness() {

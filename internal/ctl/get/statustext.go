@@ -5,10 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -99,7 +97,7 @@ func (st *clusterStatus) headline() string {
 func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 	line := func(name, format string, args ...any) { a.Printf("  %-13s %s\n", name, fmt.Sprintf(format, args...)) }
 	a.Printf("%s %s %s: %s\n", in.GetState(), in.GetSeverity(), in.GetId(), command.Printable(in.GetSummary()))
-	line("since", "%s, %s ago", a.Clock(in.GetSince()), a.Since(in.GetSince()))
+	line("since", "%s, %s ago%s", a.Clock(in.GetSince()), a.Since(in.GetSince()), returned(in))
 	line("cause", "%s", causeInWords(in))
 	if in.GetVerdict().GetSingleWitness() {
 		line("", "single witness: no destructive response rests on this verdict")
@@ -117,6 +115,14 @@ func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 	if r := in.GetRunbook(); r != "" {
 		line("runbook", "docs/runbooks/%s.md, on the web page /runbooks/%s", r, r)
 	}
+}
+
+// returned says how often the fault of an incident has returned; empty: never.
+func returned(in *lofamov1.Incident) string {
+	if in.GetReopened() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; the fault has returned: %d", in.GetReopened()) + map[bool]string{true: " time", false: " times"}[in.GetReopened() == 1]
 }
 
 // causeInWords says which kind of fault an incident is, for people who do not know the terms.
@@ -140,6 +146,9 @@ func causeInWords(in *lofamov1.Incident) string {
 	}
 	switch part, _, _ := strings.Cut(in.GetComponent(), "/"); part {
 	case "node":
+		if failed && in.GetKernel().GetDead() == lofamov1.KernelDead_KERNEL_DEAD_NO {
+			return "both halves of the node are dead, and its kernel lives"
+		}
 		if failed {
 			return "both halves of the node are dead: it is off, has crashed, or has lost all its cables"
 		}
@@ -281,19 +290,10 @@ func (st *clusterStatus) doing(a *command.App, in *lofamov1.Incident) []string {
 	return out
 }
 
-// recovery describes the wait of a RECOVERING incident, and its end at the periods of a preset.
-func recovery(a *command.App, in *lofamov1.Incident, preset string) string {
-	const periods = 4 // digest periods without a fault, after which an incident closes
-	closes := "the incident closes after four digest periods without a fault (2s by default)"
-	p, err := config.Preset(preset)
-	quiet := periods * p.DigestPeriod
-	if err == nil && preset != "" {
-		closes = fmt.Sprintf("the incident closes after four digest periods without a fault (%s at preset %s)", command.Duration(quiet), preset)
-	}
+// recovery describes the wait of a RECOVERING incident.
+func recovery(a *command.App, in *lofamov1.Incident) string {
+	const closes = "the incident closes after incidentQuiet of the supervisors without a fault (1m by default)"
 	switch {
-	case in.GetUntil() != nil && err == nil && preset != "":
-		at := timestamppb.New(in.GetUntil().AsTime().Add(quiet))
-		return "wait " + a.Until(at) + ": all faults ended " + a.Since(in.GetUntil()) + " ago; " + closes
 	case in.GetUntil() != nil:
 		return "wait: all faults ended " + a.Since(in.GetUntil()) + " ago; " + closes
 	case in.GetConsequenceCount() > 0:
@@ -305,7 +305,7 @@ func recovery(a *command.App, in *lofamov1.Incident, preset string) string {
 // toDo returns the next commands for a person.
 func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 	if in.GetState() == lofamov1.IncidentState_RECOVERING {
-		return []string{recovery(a, in, st.summary.GetCluster().GetPreset())}
+		return []string{recovery(a, in)}
 	}
 	var out []string
 	id, keeper := in.GetId(), "lofamoctl " // of the supervisors that keep the incident and its responses

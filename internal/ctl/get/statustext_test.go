@@ -36,8 +36,8 @@ func TestRecoveringIncidentSaysWhenItCloses(t *testing.T) {
 		until *timestamppb.Timestamp
 		want  string
 	}{
-		{nil, "wait: the root cause has ended, but its consequences have not: the incident closes after four digest periods"},
-		{timestamppb.New(ctltest.Now.Add(-time.Second)), "wait: all faults ended 1s ago; the incident closes after four digest periods"},
+		{nil, "wait: the root cause has ended, but its consequences have not: the incident closes after incidentQuiet"},
+		{timestamppb.New(ctltest.Now.Add(-time.Second)), "wait: all faults ended 1s ago; the incident closes after incidentQuiet"},
 	} {
 		in.Until = tc.until
 		if got := (&clusterStatus{}).toDo(a, in); len(got) != 1 || !strings.HasPrefix(got[0], tc.want) {

@@ -284,6 +284,7 @@ func (t *term) traceOf(st awareness.NodeStatus) awareness.MachineTrace {
 			}
 		}
 	}
+	out.Facts.GivenUp = host.givenUp && t.reported[st.ID][halfOf(fault.HalfDNP)].givenUp
 	was, _ := t.committed.At(st.ID)
 	for i, h := range [...]fault.Half{fault.HalfHost, fault.HalfDNP} {
 		facts := out.Facts

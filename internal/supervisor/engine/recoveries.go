@@ -37,6 +37,10 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 	if !t.committed.Has(id.Origin.Node) {
 		return false
 	}
+	if byDaemon(d, said) {
+		changed := t.noteRecovery(now, arrived, d, fault.HalfHost, said.Host.GetRecovery())
+		return t.noteRecovery(now, arrived, d, fault.HalfDNP, said.DNP.GetRecovery()) || changed
+	}
 	if !d.Report.Digest { // has nothing but the last words
 		words, newest := said.Of(id.Origin.Half).GetLastWords(), t.wordsIn[id.Origin]
 		if len(words) == 0 || id.Epoch < newest.Epoch || id.Epoch == newest.Epoch && id.Seq < newest.Seq { // delayed in transit
@@ -77,6 +81,13 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		changed = t.noteLastWords(now, arrived, d, half, h.GetLastWords()) || changed
 	}
 	return changed
+}
+
+// byDaemon reports whether a node's recovery daemon has sent a report in place of the host half, which it has given up along with the DNP half.
+// No half lives that could say so of itself.
+func byDaemon(d *fault.Delivery, said servicenet.Health) bool {
+	return !d.Report.Digest && d.Report.ID.Origin.Half == fault.HalfHost &&
+		said.Host.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP && said.DNP.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP
 }
 
 // addsNothing reports whether a status that was cut to fit, such as the torus's state and number of restarts, adds

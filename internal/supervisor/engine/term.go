@@ -273,12 +273,15 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 		t.trace.taken(rep)
 	}
 	t.note(arrived, d, in)
-	t.noteHostEpoch(arrived, rep.ID)
 	d.Waited = max(0, now.Sub(arrived))
 	for i := range rep.Observations {
 		rep.Observations[i].Age = max(0, rep.Observations[i].Age+d.Waited)
 	}
-	changed := t.step(now, awareness.Evidence{Delivery: d})
+	changed := false
+	if !byDaemon(&d, in.Reports.Health) { // which is no sign of life of the half
+		t.noteHostEpoch(arrived, rep.ID)
+		changed = t.step(now, awareness.Evidence{Delivery: d})
+	}
 	changed = t.noteHealth(now, arrived, &d, in.Reports.Health) || changed
 	if rep.Digest {
 		t.noteWords(rep.ID, in.Reports.Words)

@@ -51,7 +51,7 @@ func TestHalfStatusIsDescribed(t *testing.T) {
 	restarted := &lofamov1.RecoveryStatus{
 		State: lofamov1.RecoveryState_RUNNING, Restarts: 3, Cause: "ended by signal 9", AgeNs: uint64(42 * time.Second), ServingUs: 43_000,
 	}
-	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "not started again: 5 restarts"}
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "next start after 1m0s: 5 restarts"}
 	under := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1, Cause: "hung", AgeNs: uint64(time.Second)}
 	tests := []*lofamov1.SelfTest{
 		{Number: 1, State: lofamov1.TestState_FAILING, Why: "altered: 1 of 3"}, {Number: 7, State: lofamov1.TestState_FAILING},
@@ -73,7 +73,7 @@ func TestHalfStatusIsDescribed(t *testing.T) {
 			[]string{"its daemon restarted the DNP half 3 times since the machine was booted, the last 42s ago: ended by signal 9, serving again " +
 				"after 43ms"}},
 		"given up": {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now,
-			[]string{"its daemon has given the DNP half up: not started again: 5 restarts"}},
+			[]string{"its daemon has given the DNP half up: next start after 1m0s: 5 restarts"}},
 		"restarting": {&lofamov1.HalfHealth{Recovery: under}, fault.ComponentDNPCore, now,
 			[]string{"its daemon is restarting the DNP half; before that it did so once since the machine was booted, the last 1s ago: hung"}},
 		"failing and proving": {&lofamov1.HalfHealth{Tests: tests}, fault.ComponentDNPCore, now, []string{
@@ -84,7 +84,7 @@ func TestHalfStatusIsDescribed(t *testing.T) {
 			"the DNP half is over its processor budget and sends or makes fewer digests and probes (level 2): it uses 14.3 % of a core",
 		}},
 		"old": {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now.Add(time.Hour), []string{
-			"its daemon has given the DNP half up: not started again: 5 restarts", "that is of 1h0m0s ago, and may be otherwise by now",
+			"its daemon has given the DNP half up: next start after 1m0s: 5 restarts", "that is of 1h0m0s ago, and may be otherwise by now",
 		}},
 	} {
 		if got := HealthNotes(entry(tt.give), tt.of, tt.at); !slices.Equal(got, tt.want) {

@@ -268,7 +268,7 @@ func TestOneFaultSetsOneCondition(t *testing.T) {
 			{Component: fault.ComponentNode, State: tc.node, Cause: tc.ofNode}, {Component: fault.ComponentHost, State: tc.host,
 				Cause: tc.ofHost}, {Component: fault.ComponentMemory, State: tc.memory, Cause: tc.ofMem},
 		} {
-			match, err := docs[i].Policy.Match.Match(&response.Subject{Fault: f})
+			match, err := docs[i].Policy.Match.Match(&response.Subject{Fault: f, Duration: 10 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

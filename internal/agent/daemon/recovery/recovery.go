@@ -1,6 +1,6 @@
 // Package recovery decides about one half of a node for the recovery daemon (lofamo-agent run): when it hangs, when to
-// end it, when to start it again, and when to give it up and leave it to people (the fault tolerance daemon of seed 000
-// §4.2, with a budget). It is a machine of time and events; the daemon in internal/agent handles processes, signals,
+// end it, when to start it again, and when to give it up (the fault tolerance daemon of seed 000 §4.2, with a budget). A
+// half that is given up is started ever more rarely, but never left for ever. It is a machine of time and events; the daemon in internal/agent handles processes, signals,
 // /proc and files. The package does not decide how a half restores its state or how it tests itself.
 package recovery
 
@@ -19,16 +19,22 @@ type Config struct {
 	Misses int
 	// StartWithin is how long a process may take until its first word, counting only time in which it could run.
 	StartWithin time.Duration
-	Budget      int // the most restarts within Window
-	Window      time.Duration
+	Budget      int // the most restarts within Window without a long wait
+	// Window is the time over which restarts count. Time in which the half is given up does not pass, so a half that ends
+	// at every start stays over its budget.
+	Window time.Duration
 	// Leave says that a half stays down when it ends or hangs, until a person starts it.
 	Leave bool
 }
 
-// Bounds of the wait before a restart when the previous one failed. The first restart does not wait.
+// Bounds of the wait before a restart. The first restart does not wait. Later ones wait from MinBackoff up to MaxBackoff
+// while the budget lasts. A half that has spent its budget waits for Window, MaxColdWait at most, doubled with each
+// further restart that fails, up to coldGrowth times that.
 const (
-	MinBackoff = 100 * time.Millisecond
-	MaxBackoff = 5 * time.Second
+	MinBackoff  = 100 * time.Millisecond
+	MaxBackoff  = 5 * time.Second
+	MaxColdWait = time.Minute
+	coldGrowth  = 10
 )
 
 // ServedWait is the interval of checking whether another process still serves the half.
@@ -83,7 +89,7 @@ type Proven struct{}
 // not repeated: a sick half serves better than one that is given up.
 type Wrong struct{ Why string }
 
-// Asked says that a person wants the half to run: a half that does not run is started, with a fresh budget.
+// Asked says that a person wants the half to run: a half that does not run is started now, with a fresh budget.
 type Asked struct{}
 
 // Closed says that the daemon has stopped the half, on request: the next start has a fresh budget.
@@ -120,7 +126,7 @@ type Output struct {
 //	 │  │ └──────────────┘            ▼          ▼ or goes wrong
 //	 │  │          ended             killing ◄───┘
 //	 │  └──────────────────────────────┘  (and running ──ended──► waiting)
-//	 ▼ budget spent          (starting ──served by another──► waiting)
+//	                         (starting ──served by another──► waiting)
 //	over ──Asked──► waiting
 type phase uint8
 
@@ -129,7 +135,7 @@ const (
 	starting
 	running
 	killing
-	over // given up, or left
+	over // left
 )
 
 // Machine looks after one half.
@@ -141,8 +147,10 @@ type Machine struct {
 	mono  int64
 
 	hang     hang
-	restarts []time.Time     // within the window, oldest first
-	failures int             // restarts since the half last ran well
+	passed   time.Duration   // the time of the window, which stands still while the half is given up
+	passedAt time.Time       // when passed was last advanced
+	restarts []time.Duration // values of passed at the restarts within the window, oldest first
+	failures int             // restarts, and starts that could not be made, since the half last ran well
 	startAt  time.Time       // when waiting ends
 	announce time.Time       // when to announce again
 	began    time.Time       // when the process began
@@ -155,7 +163,7 @@ type Machine struct {
 // once.
 func New(cfg Config, now time.Time, mono int64, old *halfcore.RecoveryHistory, adopted bool) *Machine {
 	m := &Machine{
-		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, hang: hang{period: cfg.TRead},
+		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, passedAt: now, hang: hang{period: cfg.TRead},
 		rec: halfcore.RecoveryRecord{Half: cfg.Half, State: halfcore.Stopped, Budget: cfg.Budget, Window: cfg.Window},
 	}
 	if old == nil {
@@ -163,8 +171,8 @@ func New(cfg Config, now time.Time, mono int64, old *halfcore.RecoveryHistory, a
 	}
 	m.rec.Total, m.rec.Causes, m.rec.Last, m.failures = old.Record.Total, old.Record.Causes, old.Record.Last, old.Failures
 	m.rec.GaveUp = old.Record.GaveUp
-	for _, at := range old.RestartsAt {
-		m.restarts = append(m.restarts, now.Add(time.Duration(at-mono)))
+	for _, ago := range old.RestartsAgo {
+		m.restarts = append(m.restarts, -max(0, ago))
 	}
 	if m.rec.Last != nil {
 		m.detected = now.Add(time.Duration(m.rec.Last.At - mono))
@@ -172,8 +180,8 @@ func New(cfg Config, now time.Time, mono int64, old *halfcore.RecoveryHistory, a
 	m.prune(now)
 	last := m.rec.Last
 	switch state := old.Record.State; {
-	case state == halfcore.GivenUp:
-		m.phase, m.rec.State, m.rec.Reason, m.rec.GaveUp = over, halfcore.GivenUp, old.Record.Reason, true
+	case state == halfcore.GivenUp && last != nil:
+		m.rec.State, m.rec.Reason, m.startAt = halfcore.GivenUp, old.Record.Reason, m.detected.Add(m.wait())
 	case adopted && (state == halfcore.Starting || state == halfcore.Restarting && last != nil && last.Gone > 0):
 		m.rec.State, m.rec.Until = state, old.Record.Until // it was being started, and has not served yet
 	case adopted || state == halfcore.Stopped:
@@ -199,8 +207,8 @@ func (m *Machine) Record() halfcore.RecoveryRecord {
 // History returns the history for the next daemon.
 func (m *Machine) History() halfcore.RecoveryHistory {
 	h := halfcore.RecoveryHistory{Record: m.Record(), Failures: m.failures}
-	for _, t := range m.restarts {
-		h.RestartsAt = append(h.RestartsAt, m.monotonic(t))
+	for _, at := range m.restarts {
+		h.RestartsAgo = append(h.RestartsAgo, m.passed-at)
 	}
 	return h
 }
@@ -265,8 +273,8 @@ func (m *Machine) look(now time.Time, l Look, out *Output) {
 }
 
 func (m *Machine) becomeRunning(now time.Time, out *Output) {
-	again := m.rec.State == halfcore.Restarting
-	m.phase, m.rec.State, m.rec.Until = running, halfcore.Running, 0
+	again := m.recovering()
+	m.phase, m.rec.State, m.rec.Until, m.rec.Reason = running, halfcore.Running, 0, ""
 	out.Tell = true
 	if again && m.rec.Last != nil && m.rec.Last.Serving == 0 {
 		m.rec.Last.Serving = m.after(now)
@@ -278,6 +286,11 @@ func (m *Machine) becomeKilling(now time.Time, out *Output) {
 	m.note(now, *m.cause)
 	m.phase, m.rec.State = killing, halfcore.Restarting
 	out.Kill, out.Tell = true, true
+}
+
+// recovering reports whether the half is down because of Record.Last.
+func (m *Machine) recovering() bool {
+	return m.rec.Last != nil && (m.rec.State == halfcore.Restarting || m.rec.State == halfcore.GivenUp)
 }
 
 // note begins a recovery.
@@ -293,31 +306,44 @@ func (m *Machine) after(now time.Time) time.Duration { return max(now.Sub(m.dete
 
 func (m *Machine) begin(now time.Time, ev Began) {
 	m.hang.begin(now, ev.Stores)
-	m.began, m.rec.PID, m.rec.Reason, m.cause = now, ev.PID, "", nil
+	m.began, m.rec.PID, m.cause = now, ev.PID, nil
 	switch {
-	case ev.Adopted && m.rec.State != halfcore.Restarting && m.rec.State != halfcore.Starting: // it has been serving, or will report so
-		m.phase, m.rec.State = running, halfcore.Running
-		return
-	case m.rec.State == halfcore.Restarting && m.rec.Last != nil:
+	case m.recovering():
 		if !ev.Adopted || m.rec.Last.Started == 0 {
 			m.rec.Last.Started = m.after(now)
 		}
+	case ev.Adopted && m.rec.State != halfcore.Starting: // it has been serving, or will report so
+		m.phase, m.rec.State = running, halfcore.Running
+		return
 	default:
 		m.rec.State = halfcore.Starting
 	}
 	m.phase = starting
 }
 
+// count counts a restart.
+func (m *Machine) count() {
+	m.failures++
+	m.rec.Total++
+	m.restarts = append(m.restarts, m.passed)
+	m.restarts = m.restarts[max(0, len(m.restarts)-m.cfg.Budget):] // older ones change nothing
+	m.rec.Restarts = len(m.restarts)
+}
+
+// uncount takes back the restart that start has counted: it was not made.
+func (m *Machine) uncount() {
+	if m.phase != starting || !m.recovering() {
+		return
+	}
+	m.failures--
+	m.rec.Total--
+	m.restarts = m.restarts[:max(0, len(m.restarts)-1)] // none, if the daemon paused until it left the window
+	m.rec.Restarts = len(m.restarts)
+}
+
 // served handles a half that another process serves: no restart was made. It reports whether that is news.
 func (m *Machine) served(now time.Time) bool {
-	if m.phase == starting && m.rec.State == halfcore.Restarting { // start has counted one
-		m.failures--
-		m.rec.Total--
-		if n := len(m.restarts); n > 0 { // otherwise the daemon paused until it left the window
-			m.restarts = m.restarts[:n-1]
-		}
-		m.rec.Restarts = len(m.restarts)
-	}
+	m.uncount()
 	news := m.rec.State != halfcore.Running
 	m.phase, m.startAt = waiting, now.Add(ServedWait)
 	m.rec.State, m.rec.PID, m.rec.Until, m.rec.Reason = halfcore.Running, 0, 0, ""
@@ -346,22 +372,39 @@ func (m *Machine) ended(now time.Time, c halfcore.Cause) {
 
 // became begins the recovery of a half that is dead already.
 func (m *Machine) became(now time.Time, c halfcore.Cause) {
+	if c.Kind == halfcore.NotStarted { // for a shortage on the machine, for example
+		m.uncount()
+		m.failures++
+	}
 	m.note(now, c)
 	m.rec.Last.Gone = m.after(now)
 	m.again(now)
 }
 
-// again decides whether the half is started again, and when.
+// again decides when the half is started again, and whether it is given up until then.
 func (m *Machine) again(now time.Time) {
-	if len(m.restarts) >= m.cfg.Budget {
-		m.phase, m.rec.State, m.rec.Until, m.rec.GaveUp = over, halfcore.GivenUp, 0, true
-		m.rec.Reason = halfcore.GivenUpReason(len(m.restarts), m.cfg.Window, m.rec.Last.Cause)
+	m.phase, m.startAt, m.rec.Reason = waiting, now.Add(m.wait()), ""
+	cause := m.rec.Last.Cause
+	switch {
+	case len(m.restarts) >= m.cfg.Budget:
+		m.rec.State, m.rec.Until, m.rec.GaveUp = halfcore.GivenUp, 0, true
+		m.rec.Reason = halfcore.GivenUpReason(len(m.restarts), m.cfg.Window, m.wait(), cause)
 		return
+	case cause.Kind == halfcore.NotStarted:
+		m.rec.Reason = cause.String()
 	}
-	m.phase, m.rec.State = waiting, halfcore.Restarting
-	m.startAt = now.Add(Backoff(m.failures))
+	m.rec.State = halfcore.Restarting
 	m.announce = now
 	m.rec.Until = m.monotonic(m.startAt.Add(restartTime))
+}
+
+// wait returns the wait before the next start.
+func (m *Machine) wait() time.Duration {
+	if len(m.restarts) < m.cfg.Budget || m.rec.Last.Cause.Kind == halfcore.NotStarted {
+		return Backoff(m.failures)
+	}
+	base := min(m.cfg.Window, MaxColdWait)
+	return min(base<<min(max(0, m.failures-m.cfg.Budget), coldGrowth), coldGrowth*base)
 }
 
 // Backoff returns the wait before a restart after the given number of failures in a row.
@@ -400,6 +443,9 @@ func (m *Machine) asked(now time.Time) bool {
 	m.restarts, m.failures = nil, 0
 	m.rec.Restarts, m.rec.Reason = 0, ""
 	m.phase, m.startAt = waiting, now
+	if m.rec.State == halfcore.GivenUp {
+		m.rec.State = halfcore.Starting
+	}
 	return true
 }
 
@@ -419,14 +465,13 @@ func (m *Machine) start(now time.Time, out *Output) {
 	}
 	out.Start = true
 	out.Tell = out.Tell || m.rec.State != halfcore.Running // of a served half, this only checks that it is served
-	if m.rec.State == halfcore.GivenUp || m.rec.State == halfcore.Stopped {
+	if m.rec.State == halfcore.Stopped {
 		m.rec.State = halfcore.Starting
 	}
+	if m.recovering() {
+		m.count()
+	}
 	if again {
-		m.failures++
-		m.rec.Total++
-		m.restarts = append(m.restarts, now)
-		m.rec.Restarts = len(m.restarts)
 		m.rec.Until = m.monotonic(now.Add(restartTime))
 	}
 	m.phase, m.began = starting, now // Began or Ended follows
@@ -435,8 +480,12 @@ func (m *Machine) start(now time.Time, out *Output) {
 
 // prune forgets restarts that have left the window, and reports whether there were any.
 func (m *Machine) prune(now time.Time) bool {
+	if m.rec.State != halfcore.GivenUp {
+		m.passed += now.Sub(m.passedAt)
+	}
+	m.passedAt = now
 	before := len(m.restarts)
-	for len(m.restarts) > 0 && now.Sub(m.restarts[0]) >= m.cfg.Window {
+	for len(m.restarts) > 0 && m.passed-m.restarts[0] >= m.cfg.Window {
 		m.restarts = m.restarts[1:]
 	}
 	m.rec.Restarts = len(m.restarts)

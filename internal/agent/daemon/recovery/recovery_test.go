@@ -22,7 +22,7 @@ import (
 //	half writes | stops | blocks | spins | starves PERCENT   starves: it gets this share of a processor, and wants more
 //	half ends signal N | code N
 //	half takes DURATION                 to its first word; never: it writes none
-//	program ends signal N | code N | fails | runs   any started program
+//	program ends signal N | code N | fails | lacks | runs   any started program; lacks: it ends for a shortage
 //	other serves | ends                 a process that cannot be adopted
 //	file readable | unreadable
 //	ask | prove | wrong WORDS
@@ -95,6 +95,8 @@ func (w *world) command(f []string) error {
 			w.program, err = cause(arg(2), arg(3))
 		case "fails":
 			w.program = &halfcore.Cause{Kind: halfcore.NotStarted, Detail: "exec: no such file"}
+		case "lacks":
+			w.program = &halfcore.Cause{Kind: halfcore.NotStarted, Detail: "a shortage"}
 		}
 		return err
 	case "other":
@@ -246,7 +248,7 @@ func (w *world) step(ev Event) {
 		w.end(halfcore.Cause{Kind: halfcore.Killed, Code: 9})
 	case out.Start && w.program != nil:
 		w.now += step
-		if w.program.Kind != halfcore.NotStarted {
+		if w.program.Detail != "exec: no such file" {
 			w.step(Began{PID: 1, Stores: w.stores})
 			w.now += step
 		}

@@ -139,14 +139,14 @@ func OlderTest(t *lofamov1.SelfTest, by time.Duration) {
 	t.AgeMs = uint32(min(int64(t.GetAgeMs())+max(0, by).Milliseconds(), math.MaxUint32))
 }
 
-// WhyGivenUp returns in words why the daemon gave up a half; empty: it did not.
-func WhyGivenUp(h *lofamov1.HalfHealth) string {
+// WhyDown returns in words why the daemon gave up a half, or cannot start it; empty: neither.
+func WhyDown(h *lofamov1.HalfHealth) string {
 	r := h.GetRecovery()
-	switch {
-	case r.GetState() != lofamov1.RecoveryState_GIVEN_UP:
-		return ""
-	case r.GetReason() == "":
-		return "not started again"
+	if r.GetState() != lofamov1.RecoveryState_GIVEN_UP {
+		return r.GetReason()
 	}
-	return r.GetReason()
+	if r.GetReason() == "" {
+		return "given up"
+	}
+	return "given up, " + r.GetReason()
 }

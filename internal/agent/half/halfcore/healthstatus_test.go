@@ -45,9 +45,9 @@ func TestRecoveryStatusOfEachRecord(t *testing.T) {
 			&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Cause: "ended unseen", AgeNs: 1},
 		},
 		"given up": {
-			RecoveryRecord{State: GivenUp, Reason: "not started again\n" + strings.Repeat("é", 100), Total: 1 << 40},
+			RecoveryRecord{State: GivenUp, Reason: "not started soon\n" + strings.Repeat("é", 100), Total: 1 << 40},
 			&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP,
-				Reason: "not started again " + strings.Repeat("é", (fault.MaxDetail-18)/2), Restarts: 1<<32 - 1},
+				Reason: "not started soon " + strings.Repeat("é", (fault.MaxDetail-17)/2), Restarts: 1<<32 - 1},
 		},
 	} {
 		if got := RecoveryStatus(tt.give, mono); !proto.Equal(got, tt.want) {

@@ -21,7 +21,7 @@ const (
 	Starting                            // started for the first time, and has written nothing yet
 	Running                             // it writes its watchdog word
 	Restarting                          // it ended or hung, and is being ended, restarted or waited for
-	GivenUp                             // it was restarted too often, and is left to people
+	GivenUp                             // it was restarted too often: long waits precede its next starts
 )
 
 var recoveryStateNames = [...]string{Stopped: "stopped", Starting: "starting", Running: "running", Restarting: "restarting",
@@ -162,8 +162,8 @@ type RecoveryRecord struct {
 	State    RecoveryState `json:"state"`
 	PID      int           `json:"pid,omitempty"`
 	Restarts int           `json:"restarts"`  // within Window
-	Budget   int           `json:"budget"`    // the most restarts within Window
-	Window   time.Duration `json:"window_ns"` // the period over which Restarts counts
+	Budget   int           `json:"budget"`    // the most restarts within Window before the half is GivenUp
+	Window   time.Duration `json:"window_ns"` // the time over which Restarts counts, except while GivenUp
 	Total    uint64        `json:"total"`     // restarts since the machine booted
 	// Causes counts all recoveries since then by kind; the index is CauseKind-1.
 	Causes [FailedTest]uint64 `json:"causes"`
@@ -174,10 +174,10 @@ type RecoveryRecord struct {
 	// GaveUp says that the half was GivenUp because of Last and has not run well since, even if a person has asked for
 	// it again.
 	GaveUp bool `json:"gave_up,omitempty"`
-	// Reason says why it was GivenUp, for display.
+	// Reason says why it is GivenUp, or why it cannot be started, for display.
 	Reason string `json:"reason,omitempty"`
-	// Ended is the process of the half that ended by itself or by a signal, if the daemon starts no other: the half is
-	// Stopped or GivenUp. nil: no process has ended so, or the daemon does not know it well enough.
+	// Ended is the process of the half that ended by itself or by a signal, if the daemon does not soon start another: the
+	// half is Stopped or GivenUp. nil: no process has ended so, or the daemon does not know it well enough.
 	Ended *EndedProcess `json:"ended,omitempty"`
 	// LastBoot is how the machine's last boot ended, in the record of the host half; nil: not known.
 	LastBoot *LastBoot `json:"last_boot,omitempty"`
@@ -310,8 +310,8 @@ func (r RecoveryRecord) validate() error {
 // RecoveryHistory is the state of one half that a daemon stores for the next daemon.
 type RecoveryHistory struct {
 	Record RecoveryRecord `json:"record"`
-	// RestartsAt are the times of the restarts within the window, CLOCK_MONOTONIC in ns.
-	RestartsAt []int64 `json:"restarts_at_ns,omitempty"`
+	// RestartsAgo are the ages of the restarts within the window, without the time in which the half was GivenUp.
+	RestartsAgo []time.Duration `json:"restarts_ago_ns,omitempty"`
 	// Failures counts the restarts since the half last ran well.
 	Failures int `json:"failures,omitempty"`
 	// Start is the start time of the process of Record.PID, in clock ticks since the machine booted. The two identify
@@ -330,9 +330,9 @@ func (h RecoveryHistory) Validate() error {
 	return h.Record.validate()
 }
 
-// GivenUpReason returns the reason why a half is not started again.
-func GivenUpReason(restarts int, window time.Duration, last Cause) string {
-	return fmt.Sprintf("not started again: %s within %s, the last %s", fault.Plural(restarts, "restart"), window, last)
+// GivenUpReason returns the reason why a half is not soon started again.
+func GivenUpReason(restarts int, window, wait time.Duration, last Cause) string {
+	return fmt.Sprintf("next start after %s: %s within %s, the last %s", wait, fault.Plural(restarts, "restart"), window, last)
 }
 
 // HangBound returns the longest time from a half's last word to the verdict that it hangs, if nothing keeps the half

@@ -85,8 +85,8 @@ func TestCauseOfRecoveryIsDescribed(t *testing.T) {
 			t.Errorf("%q: want %q", got, want)
 		}
 	}
-	want := "not started again: 5 restarts within 1m0s, the last ended by signal 9"
-	if got := GivenUpReason(5, time.Minute, Cause{Kind: Killed, Code: 9}); got != want {
+	want := "next start after 2m0s: 5 restarts within 1m0s, the last ended by signal 9"
+	if got := GivenUpReason(5, time.Minute, 2*time.Minute, Cause{Kind: Killed, Code: 9}); got != want {
 		t.Errorf("%q: want %q", got, want)
 	}
 	for _, k := range CauseKinds() {

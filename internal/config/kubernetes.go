@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,6 +38,9 @@ type KubernetesConfig struct {
 	// Evidence lets policies require conditions that other programs set on nodes (spec.outside), such as
 	// node-problem-detector. The service account needs the right to list and watch nodes. Default false: such policies start no response.
 	Evidence bool `json:"evidence,omitempty"`
+	// GoodConditions has the healthy status of other programs' conditions, True or False by type, such as {EtcdIsVoter: "True"}. At most 64.
+	// Default: the custom, by which a type that ends in a good word, such as StorageReady, is healthy when True, and any other when False.
+	GoodConditions map[string]string `json:"goodConditions,omitempty"`
 }
 
 // KubernetesConditions configures the conditions that the leader keeps on every known node of Kubernetes: those that policies
@@ -63,8 +67,11 @@ func (c KubernetesConditions) Filled() KubernetesConditions {
 	return c
 }
 
-// maxConditionTypes bounds KubernetesConditions.Types.
-const maxConditionTypes = 8
+// maxConditionTypes bounds KubernetesConditions.Types, and maxGoodConditions KubernetesConfig.GoodConditions.
+const (
+	maxConditionTypes = 8
+	maxGoodConditions = 64
+)
 
 var conditionType = lazily(`^[A-Z][A-Za-z0-9]{0,62}$`)
 
@@ -123,6 +130,21 @@ func (c KubernetesConfig) IDOf(name string) fault.NodeID {
 
 var kubernetesNodeName = lazily(`^[a-z0-9.-]*\{node\}[a-z0-9.-]*$`)
 
+func (c KubernetesConfig) validateGood(p *problems) {
+	if n := len(c.GoodConditions); n > maxGoodConditions {
+		p.bad("goodConditions", n, "at most %d", maxGoodConditions)
+	}
+	for _, typ := range slices.Sorted(maps.Keys(c.GoodConditions)) {
+		at := "goodConditions." + typ
+		if err := fault.CheckLabelKey(typ); err != nil {
+			p.wrap(at, err)
+		}
+		if status := c.GoodConditions[typ]; status != "True" && status != "False" {
+			p.bad(at, status, `"True" or "False", in quotes`)
+		}
+	}
+}
+
 // Validate names every bad field at once.
 func (c KubernetesConfig) Validate() error {
 	p := &problems{}
@@ -156,5 +178,6 @@ func (c KubernetesConfig) Validate() error {
 	if c.Conditions != nil {
 		c.Conditions.validate(p)
 	}
+	c.validateGood(p)
 	return p.err()
 }

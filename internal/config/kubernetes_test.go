@@ -10,24 +10,26 @@ func TestKubernetesValidationNamesField(t *testing.T) {
 	if err := (KubernetesConfig{}).Validate(); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
-	for given, want := range map[KubernetesConfig]string{
-		{Kubeconfig: "here"}:                         `kubeconfig: given here: want an absolute path`,
-		{Context: "c"}:                               `context: given c: want nothing without kubeconfig`,
-		{NodeName: "node"}:                           `nodeName: given node: want a text of a-z, 0-9, '-' and '.' with {node} in it once`,
-		{NodeName: "{node}{node}"}:                   `nodeName: given {node}{node}`,
-		{NodeName: "{node}", NodeLabel: "l"}:         `nodeLabel: given l: want nothing beside nodeName`,
-		{NodeLabel: "not a key"}:                     `nodeLabel: label key "not a key"`,
-		{QPS: 2001}:                                  `qps: given 2001: want 1 to 2000`,
-		{Burst: -1}:                                  `burst: given -1: want 1 to 4000`,
-		{RequestTimeout: Duration(2 * time.Minute)}:  `requestTimeout: given 2m: want 100ms to 1m`,
-		{QPS: -1, RequestTimeout: Duration(-1)}:      `requestTimeout: given -1ns`,
-		{Kubeconfig: "/k", Context: "c", QPS: 3000}:  `qps: given 3000`,
-		{NodeName: "UPPER-{node}", NodeLabel: "a/b"}: `nodeName: given UPPER-{node}`,
-		{Conditions: &KubernetesConditions{Types: []string{"lower"}}}:                        `conditions.types[0]: given lower`,
-		{Conditions: &KubernetesConditions{Types: []string{"Ready"}}}:                        `conditions.types[0]: given Ready: want none of`,
-		{Conditions: &KubernetesConditions{Types: []string{"A", "A"}}}:                       `conditions.types[1]: given A: want each type once`,
-		{Conditions: &KubernetesConditions{Types: make([]string, 9)}}:                        `conditions.types: given 9: want at most 8`,
-		{Conditions: &KubernetesConditions{Enabled: true, Heartbeat: Duration(time.Second)}}: `conditions.heartbeat: given 1s: want 1m to 1h`,
+	for want, given := range map[string]KubernetesConfig{
+		`kubeconfig: given here: want an absolute path`:                                     {Kubeconfig: "here"},
+		`context: given c: want nothing without kubeconfig`:                                 {Context: "c"},
+		`nodeName: given node: want a text of a-z, 0-9, '-' and '.' with {node} in it once`: {NodeName: "node"},
+		`nodeName: given {node}{node}`:                                                      {NodeName: "{node}{node}"},
+		`nodeLabel: given l: want nothing beside nodeName`:                                  {NodeName: "{node}", NodeLabel: "l"},
+		`nodeLabel: label key "not a key"`:                                                  {NodeLabel: "not a key"},
+		`qps: given 2001: want 1 to 2000`:                                                   {QPS: 2001},
+		`burst: given -1: want 1 to 4000`:                                                   {Burst: -1},
+		`requestTimeout: given 2m: want 100ms to 1m`:                                        {RequestTimeout: Duration(2 * time.Minute)},
+		`requestTimeout: given -1ns`:                                                        {QPS: -1, RequestTimeout: Duration(-1)},
+		`qps: given 3000`:                                                                   {Kubeconfig: "/k", Context: "c", QPS: 3000},
+		`nodeName: given UPPER-{node}`:                                                      {NodeName: "UPPER-{node}", NodeLabel: "a/b"},
+		`conditions.types[0]: given lower`:                                                  {Conditions: &KubernetesConditions{Types: []string{"lower"}}},
+		`conditions.types[0]: given Ready: want none of`:                                    {Conditions: &KubernetesConditions{Types: []string{"Ready"}}},
+		`conditions.types[1]: given A: want each type once`:                                 {Conditions: &KubernetesConditions{Types: []string{"A", "A"}}},
+		`conditions.types: given 9: want at most 8`:                                         {Conditions: &KubernetesConditions{Types: make([]string, 9)}},
+		`conditions.heartbeat: given 1s: want 1m to 1h`:                                     {Conditions: &KubernetesConditions{Enabled: true, Heartbeat: Duration(time.Second)}},
+		`goodConditions.A: given good: want "True" or "False"`:                              {GoodConditions: map[string]string{"A": "good"}},
+		`goodConditions.a b: label key "a b"`:                                               {GoodConditions: map[string]string{"a b": "True"}},
 	} {
 		if err := given.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", given, err, want)

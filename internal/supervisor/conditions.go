@@ -47,7 +47,7 @@ type nodeStateAt struct {
 	state    kubernetes.NodeState
 }
 
-// get implements kubernetes.States.
+// get implements kubernetes.States. A node that named itself has no state: Kubernetes may have another machine of that name.
 func (s *nodeStates) get(ctx context.Context) (map[fault.NodeID]kubernetes.NodeState, error) {
 	m, err := s.read(ctx)
 	if err != nil {
@@ -64,9 +64,15 @@ func (s *nodeStates) get(ctx context.Context) (map[fault.NodeID]kubernetes.NodeS
 		if !ok || st.revision != revision {
 			st = nodeStateAt{revision, linksOf(m, rank)}
 		}
-		next[id], out[id] = st, st.state
+		next[id] = st
+		if n, _ := m.Topology().Node(id); fault.Managed(n.Labels) {
+			out[id] = st.state
+		}
 	}
 	for _, n := range m.Topology().Spares() {
+		if !fault.Managed(n.Labels) {
+			continue
+		}
 		out[n.ID] = kubernetes.NodeState{Ready: corev1.ConditionUnknown, Reason: "NoPlace", Message: "the node has no place in the torus"}
 	}
 	s.of = next

@@ -10,10 +10,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestConditionsFollowMap: LinksReady is True only for a node that reports and has only NORMAL links. Spares have no place.
+// TestConditionsFollowMap: LinksReady is True only for a node that reports and has only NORMAL links. Spares have no place. A node that
+// named itself has no condition.
 func TestConditionsFollowMap(t *testing.T) {
 	t.Parallel()
-	b := view.NewBuilder(view.NamesOf(ring(3, 0)), time.Unix(1000, 0))
+	top := ring(3, 0)
+	for i, n := range top.Nodes {
+		if n.ID == "n02" {
+			top.Nodes[i].Labels = map[string]string{fault.ManagedLabel: "false"}
+		}
+	}
+	b := view.NewBuilder(view.NamesOf(top), time.Unix(1000, 0))
 	revision := uint64(1)
 	states := &nodeStates{read: func(context.Context) (view.Map, error) { return b.Map(revision), nil }}
 	want := func(id fault.NodeID, status, reason, message string) {
@@ -45,6 +52,7 @@ func TestConditionsFollowMap(t *testing.T) {
 	}
 	want("n01", "Unknown", "NotHeard", "no report of the node's agent is known")
 	want("spare", "Unknown", "NoPlace", "the node has no place in the torus")
+	want("n02", "", "", "") // it named itself: Kubernetes may have another machine of that name
 	set(fault.Normal, fault.Unknown, fault.Normal)
 	want("n01", "Unknown", "LinkUnknown", "links not known: X+")
 	set(fault.Normal, fault.Normal, fault.Normal)

@@ -15,6 +15,15 @@ const MaxDomainLabels = 16
 // DomainLabels returns the default keys of failure domains: nodes that share a value may die of one cause.
 func DomainLabels() []string { return []string{"rack", "switch", "power"} }
 
+// ManagedLabel marks a node that named itself, as by a token for any name. With a value other than "true", executors leave the node alone.
+const ManagedLabel = "lofamo.io/managed"
+
+// Managed reports whether an operator, the inventory or Kubernetes has named the node with these labels.
+func Managed(labels map[string]string) bool {
+	value, marked := labels[ManagedLabel]
+	return !marked || value == "true"
+}
+
 // CheckDomainLabels checks the key domainLabels of configurations and topologies. It calls bad for each error, with the
 // field.
 func CheckDomainLabels(keys []string, bad func(field string, err error)) {

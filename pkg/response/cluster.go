@@ -15,7 +15,7 @@ type cluster struct {
 	keys  []string                    // of failure domains for which some node has a value
 	sizes [][]int                     // nodes by key and value; value 0: none
 	names [][]string                  // of the values
-	inUse int                         // nodes that are not spare
+	inUse int                         // managed nodes that are not spare
 }
 
 // place is a node's position in the torus and in its failure domains.
@@ -44,8 +44,10 @@ func newCluster(t TopologyChanged, cfg Config) cluster {
 	for _, n := range t.Nodes {
 		p := place{NodeInfo: n, values: make([]int32, len(c.keys))}
 		if !n.Spare {
-			c.inUse++
 			c.at[n.Coord] = n.ID
+			if fault.Managed(n.Labels) {
+				c.inUse++
+			}
 		}
 		for k, key := range c.keys {
 			v := n.Labels[key]
@@ -66,6 +68,10 @@ func newCluster(t TopologyChanged, cfg Config) cluster {
 	}
 	return c
 }
+
+// managed reports whether executors may act on a node. Nodes that named themselves neither count in the caps and the breaker, nor as
+// witnesses: a stranger with a token can enrol many.
+func (c *cluster) managed(id fault.NodeID) bool { return fault.Managed(c.nodes[id].Labels) }
 
 // plane returns the coordinate on an axis.
 func plane(c grid.Coord, axis int) int { return [3]int{c.X, c.Y, c.Z}[axis] }

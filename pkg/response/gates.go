@@ -123,13 +123,15 @@ func (e *Engine) gateBreaker(_ *Response, s *StepRecord) block {
 	return block{}
 }
 
-// gateNode requires that the node is known, and neither in maintenance nor opted out.
+// gateNode requires that the node is known and managed, and neither in maintenance nor opted out. A notification of people needs none of
+// that.
 func (e *Engine) gateNode(r *Response, s *StepRecord) block {
-	if notifies(s) {
-		return block{}
-	}
 	p, known := e.cluster.nodes[r.Target.Node]
 	switch {
+	case !e.cluster.managed(r.Target.Node) && (!notifies(s) || s.Kind.Traits().Object):
+		return block{reason: ReasonNotManaged, detail: Unmanaged(r.Target.Node)}
+	case notifies(s):
+		return block{}
 	case !known:
 		return block{reason: ReasonUnknownNode}
 	case e.marked[r.Target.Node]:
@@ -138,6 +140,12 @@ func (e *Engine) gateNode(r *Response, s *StepRecord) block {
 		return block{reason: ReasonOptOut, detail: e.cfg.OptOutLabel}
 	}
 	return block{}
+}
+
+// Unmanaged returns the reason why executors leave a node alone, and the command that changes that.
+func Unmanaged(id fault.NodeID) string {
+	return fmt.Sprintf("the node chose its name, and nobody has confirmed it: if it is right, run 'lofamoctl label %s %s=true'", id,
+		fault.ManagedLabel)
 }
 
 // gateYoung delays steps, so that a storm can become visible first.
@@ -323,13 +331,13 @@ func (ev Evidence) Alive(now time.Time, within time.Duration) (until time.Time, 
 	return until, !ev.Own && !ev.Life.IsZero() && until.After(now)
 }
 
-// witnesses returns the other nodes among the witnesses, whether the node itself is one, and how many there are: a node
+// witnesses returns the other managed nodes among the witnesses, whether the node itself is one, and how many there are: a node
 // counts once, and so do all supervisors together.
 func (c *cluster) witnesses(ev Evidence, accused fault.NodeID) (nodes []fault.NodeID, own bool, all int) {
 	seen := map[fault.NodeID]bool{}
 	for _, w := range ev.Witnesses {
 		who := c.witness(w)
-		if seen[who] {
+		if seen[who] || !c.managed(who) {
 			continue
 		}
 		seen[who] = true

@@ -68,6 +68,8 @@ type Traits struct {
 	// no proof, because a BMC answers for itself. After such a report the engine waits until the host half has
 	// restarted, or others have seen the node go down, within StepRecord.sightTime.
 	BootSettles bool
+	// Object: it writes to the node's object in another system, where other programs may act on it.
+	Object bool
 	// Groups: it may also respond to a group fault, which has no single node.
 	Groups bool
 	// Always: exempt from the engine's rates; its executor has its own limit and does the rest later.
@@ -84,9 +86,9 @@ const MaxRemoteTimeout = 24 * time.Hour
 
 // traits by kind. A webhook's remediator and a command may do anything, so they belong to the gravest class.
 var traits = map[Kind]Traits{
-	KubernetesCondition: {Class: Notify, Undoable: true, Repeatable: true, Always: true},
-	KubernetesEvent:     {Class: Notify, Repeatable: true, Groups: true, Always: true},
-	KubernetesLabel:     {Class: Notify, Undoable: true, Repeatable: true},
+	KubernetesCondition: {Class: Notify, Object: true, Undoable: true, Repeatable: true, Always: true},
+	KubernetesEvent:     {Class: Notify, Object: true, Repeatable: true, Groups: true, Always: true},
+	KubernetesLabel:     {Class: Notify, Object: true, Undoable: true, Repeatable: true},
 	KubernetesCordon:    {Class: Reduce, Undoable: true, Repeatable: true},
 	KubernetesTaint:     {Class: Reduce, Undoable: true, Repeatable: true},
 	KubernetesEvict:     {Class: Destroy, Undoable: true, Repeatable: true},

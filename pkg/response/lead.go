@@ -174,7 +174,7 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 		delete(e.turned.fresh, f.Node)
 	case stood && f.unheard():
 		e.turned.fresh[f.Node] = true
-	case e.turned.fresh[f.Node]:
+	case e.turned.fresh[f.Node], !e.cluster.managed(f.Node):
 	case worse && (!stood || e.leads):
 		e.turned.heard[f.Node] = true
 		e.turned.add(e.blamed(f), e.now)

@@ -49,6 +49,7 @@ const (
 	ReasonAlive                            // the accused still signs fresh reports
 	ReasonRestarting                       // the node restarts a half, as announced
 	ReasonNotFenced                        // the node that fences itself may still run
+	ReasonNotManaged                       // only the node itself has named itself
 )
 
 var reasonNames = [...]string{"", "start-up grace", "observe-only", "no longer matches", "policy changed", "breaker open",
@@ -59,7 +60,7 @@ var reasonNames = [...]string{"", "start-up grace", "observe-only", "no longer m
 	"no boot epoch known", "escalation wait",
 	"retry wait", "outcome unknown", "fault gone", "denied", "not approved in time", "cancelled", "step failed", "undo failed",
 	"recovery wait", "condition fails",
-	"not seen to go down", "accused is alive", "node is restarting", "not fenced"}
+	"not seen to go down", "accused is alive", "node is restarting", "not fenced", "not managed"}
 
 func (r Reason) String() string {
 	if r == 0 || int(r) >= len(reasonNames) {

@@ -182,13 +182,13 @@ const maxNotes = 8
 // kubelet's. It is empty unless this replica leads and follows conditions.
 func (e *Executor) OutsideNotes(id fault.NodeID, now time.Time) []string {
 	all, _ := e.Outside(id)
-	return outsideNotes(all, now)
+	return outsideNotes(all, e.cfg.GoodConditions, now)
 }
 
-func outsideNotes(all []Outside, now time.Time) (out []string) {
+func outsideNotes(all []Outside, good map[string]string, now time.Time) (out []string) {
 	left := 0
 	for _, o := range all {
-		if o.By == "kubelet" || !o.problem() {
+		if o.By == "kubelet" || !o.problem(good) {
 			continue
 		}
 		if len(out) == maxNotes {
@@ -201,13 +201,6 @@ func outsideNotes(all []Outside, now time.Time) (out []string) {
 		out = append(out, fmt.Sprintf("%d further conditions of other programs", left))
 	}
 	return out
-}
-
-// problem reports whether a condition states a problem, by the custom that conditions named Ready or Healthy are good when
-// True, and all others bad.
-func (o Outside) problem() bool {
-	good := strings.HasSuffix(o.Type, "Ready") || strings.HasSuffix(o.Type, "Healthy")
-	return o.Status == string(corev1.ConditionTrue) != good
 }
 
 func (o Outside) note(now time.Time) string {

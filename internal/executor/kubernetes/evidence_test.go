@@ -135,7 +135,7 @@ func TestExplanationsNameOutsideProblems(t *testing.T) {
 		of("KernelDeadlock", "True", "node-problem-detector", 12*time.Second), of("StorageReady", "False", "eks", 20*time.Minute),
 		of("ReadonlyFilesystem", "False", "node-problem-detector", 0), of("NetworkingReady", "True", "eks", 0),
 		of("DiskPressure", "True", "kubelet", 0), {OutsideCondition: response.OutsideCondition{Type: "XID", Status: "True"}},
-	}, now)
+	}, nil, now)
 	want := []string{
 		"outside evidence, not a verdict: condition KernelDeadlock, set by node-problem-detector, is True for 1h0m0s: R: a b (heartbeat 12s ago)",
 		"outside evidence, not a verdict: condition StorageReady, set by eks, is False for 1h0m0s: R: a b " +
@@ -145,8 +145,33 @@ func TestExplanationsNameOutsideProblems(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
-	many := outsideNotes(slices.Repeat([]Outside{of("A", "True", "b", 0)}, 20), now)
+	many := outsideNotes(slices.Repeat([]Outside{of("A", "True", "b", 0)}, 20), nil, now)
 	if len(many) != maxNotes+1 || many[maxNotes] != "12 further conditions of other programs" {
 		t.Errorf("%q", many)
+	}
+}
+
+// TestConditionsThatAreGoodWhenTrueAreNoProblem: etcd's members on k3s and RKE2 servers have EtcdIsVoter True for ever. A True
+// KernelDeadlock stays a problem, and the configuration wins over the custom.
+func TestConditionsThatAreGoodWhenTrueAreNoProblem(t *testing.T) {
+	good := map[string]string{"FabricAttached": "True", "RebootReady": "False"}
+	for typ, healthy := range map[string]string{
+		"EtcdIsVoter": "True", "StorageReady": "True", "AcceleratedHardwareReady": "True", "example.org/Healthy": "True", "GPUAvailable": "True",
+		"gpu-ready": "True", "NICLinkUp": "True", "Ready": "True", "FabricAttached": "True",
+		"KernelDeadlock": "False", "NetworkUnavailable": "False", "NodeNotReady": "False", "Unhealthy": "False", "KubeletUnhealthy": "False",
+		"ReadonlyFilesystem": "False", "example.org/GpuXidError": "False", "RebootReady": "False", "Already": "False", "X": "False",
+	} {
+		for _, status := range []string{"True", "False"} {
+			o := Outside{OutsideCondition: response.OutsideCondition{Type: typ, Status: status}}
+			if got, want := o.problem(good), status != healthy; got != want {
+				t.Errorf("%s %s: problem %v, want %v", typ, status, got, want)
+			}
+		}
+	}
+	now := time.Unix(1_700_000_000, 0)
+	notes := outsideNotes([]Outside{{OutsideCondition: response.OutsideCondition{Type: "EtcdIsVoter", Status: "True", Beat: now},
+		Reason: "MemberNotLearner", By: "k3s"}, {OutsideCondition: response.OutsideCondition{Type: "KernelDeadlock", Status: "True", Beat: now}}}, nil, now)
+	if len(notes) != 1 || !strings.Contains(notes[0], "KernelDeadlock") {
+		t.Errorf("notes %q: want KernelDeadlock alone", notes)
 	}
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -59,6 +60,7 @@ func (e *Enrolment) commitAdmit(ctx context.Context, by string, req *lofamov1.Ad
 		if err := a.mayJoin(have.Topology); err != nil {
 			return nil, err
 		}
+		n.Labels = a.labels(req.GetLabels())
 		to, err := have.Admit(n, req.GetSetLabels())
 		if err != nil {
 			return nil, refusedJoin(err)
@@ -117,6 +119,20 @@ func (a *admittance) mayJoin(have *topology.Topology) error {
 		return status.Errorf(codes.ResourceExhausted, "%d nodes wait for a place already: want fewer than %d", joining, maxJoiningSpares)
 	}
 	return nil
+}
+
+// labels returns the labels of a new node. Without evidence that names it, such as a token with patterns of names, executors leave it alone
+// until an operator confirms the name.
+func (a *admittance) labels(own map[string]string) map[string]string {
+	if a.named || a.token != nil && len(a.token.Names) > 0 {
+		return own
+	}
+	out := maps.Clone(own)
+	if out == nil {
+		out = make(map[string]string)
+	}
+	out[fault.ManagedLabel] = "false"
+	return out
 }
 
 // writes returns the writes of one admission. If the token changes meanwhile, none is committed.

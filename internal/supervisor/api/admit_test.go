@@ -48,3 +48,26 @@ func TestRepeatedRequestNeedsNoFurtherUse(t *testing.T) {
 		}
 	}
 }
+
+// TestNodeThatNamesItselfIsNotManaged: a token for any new node names none, so no executor acts on the node. Evidence with a name leaves the
+// labels as they are, and no node can mark itself as managed.
+func TestNodeThatNamesItselfIsNotManaged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		a       admittance
+		managed bool
+	}{
+		"a token for any node":     {admittance{token: &store.JoinToken{}}, false},
+		"a token that names it":    {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, true},
+		"the token of its own pod": {admittance{named: true}, true},
+	} {
+		own := map[string]string{"rack": "r7"}
+		labels := c.a.labels(own)
+		if fault.Managed(labels) != c.managed || labels["rack"] != "r7" || len(own) != 1 {
+			t.Errorf("%s: labels %v, want managed %v", name, labels, c.managed)
+		}
+	}
+	if labels := (&admittance{}).labels(map[string]string{fault.ManagedLabel: "true"}); fault.Managed(labels) {
+		t.Errorf("labels %v: want a node that is not managed", labels)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // groups renders the group faults of a node, or all if member is empty.
@@ -96,6 +97,9 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 			resp.Because = append(resp.Because, s.diagnosed(ctx, id, c)...)
 			if s.cfg.Outside != nil && !snap.Stale && c == fault.ComponentNode {
 				resp.Because = append(resp.Because, s.cfg.Outside(id, time.Now())...)
+			}
+			if n, _ := snap.Topology().Node(id); c == fault.ComponentNode && !fault.Managed(n.Labels) {
+				resp.Because = append(resp.Because, "responses do not act on this node: "+response.Unmanaged(id))
 			}
 			if s.cfg.Sources != nil && x.State != fault.Normal {
 				resp.Because = append(resp.Because, s.cfg.Sources(c, x.State)...)

@@ -79,7 +79,7 @@ func Join(ctx context.Context, a config.Agent, log *slog.Logger) (config.Agent, 
 	if note != "" {
 		log.Warn(note)
 	}
-	if err := half.MakeStateDir(a.StateDir); err != nil {
+	if err := preflight(a); err != nil {
 		return a, "", nil, err
 	}
 	j := &joiner{cfg: a, dir: filepath.Join(a.StateDir, joinDir), log: log.With("node", string(a.Node))}
@@ -383,6 +383,9 @@ func (j *joiner) ask(ctx context.Context, to string) (joinedNode, error) {
 	keys, err := j.fill(ctx, req, &n)
 	if err != nil {
 		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := checkPorts(j.cfg.With(j.joined(n))); err != nil {
+		return joinedNode{}, err
 	}
 	resp, err := lofamov1.NewEnrolmentClient(conn).Enrol(ctx, req)
 	if err != nil {

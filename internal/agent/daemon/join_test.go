@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +36,8 @@ type joinWorld struct {
 	dir string
 	ca  *pki.CA
 	j   *joiner
+
+	requests atomic.Int64 // that reached a supervisor
 }
 
 func newJoinWorld(t *testing.T, supervisors ...string) *joinWorld {
@@ -77,10 +80,12 @@ func (w *joinWorld) enrolled(t *testing.T, address string) {
 // refusing is a supervisor that answers every request with the same error.
 type refusing struct {
 	lofamov1.UnimplementedEnrolmentServer
-	err error
+	err      error
+	requests *atomic.Int64
 }
 
 func (r refusing) Enrol(context.Context, *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
+	r.requests.Add(1)
 	return nil, r.err
 }
 
@@ -96,13 +101,13 @@ func (w *joinWorld) serve(t *testing.T, at string, err error) {
 		t.Fatal(bad)
 	}
 	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
-	lofamov1.RegisterEnrolmentServer(srv, refusing{err: err})
+	lofamov1.RegisterEnrolmentServer(srv, refusing{err: err, requests: &w.requests})
 	ln := listenAt(t, at)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	t.Cleanup(func() {
 		srv.Stop()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // stopped before it began
 			t.Error(err)
 		}
 	})
@@ -147,6 +152,56 @@ func TestUnusableEnrolmentIsNamedBesideMissingToken(t *testing.T) {
 	fresh := newJoinWorld(t, "192.0.2.9:7944")
 	if _, _, _, err := Join(t.Context(), fresh.j.cfg, fresh.j.log); err == nil || strings.Contains(err.Error(), "stored enrolment") {
 		t.Errorf("a node that has never enrolled: %v: want the missing token alone", err)
+	}
+}
+
+// TestMachineIsCheckedBeforeTheEnrolment: a node that could not start here sends no request, which would spend its token and take its name.
+// The control is a node that could start.
+func TestMachineIsCheckedBeforeTheEnrolment(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, w *joinWorld)
+		want   string // in the error; empty: the supervisor gets the request
+	}{
+		"machine that is good": {func(*testing.T, *joinWorld) {}, ""},
+		"disk that is too small": {func(t *testing.T, w *joinWorld) { requirements.SmallDisk(t, w.j.cfg.StateDir, 64<<10) },
+			"for a first start"},
+		"state directory that others can write": {func(t *testing.T, w *joinWorld) {
+			if err := os.Chmod(w.j.cfg.StateDir, 0o777); err != nil {
+				t.Error(err)
+			}
+		}, "others may write"},
+		"port of a link in use": {func(t *testing.T, w *joinWorld) {
+			at := netip.AddrPortFrom(netip.MustParseAddr(w.j.cfg.Join.Address), uint16(w.j.cfg.Join.Ports.Filled().Links+2))
+			c, err := net.ListenPacket("udp", at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+		}, "another program of this machine listens there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := freeport.Addr(t).String()
+			w := newJoinWorld(t, at)
+			w.j.cfg.Join.Address = "127.0.0.53"
+			w.j.cfg.Join.TokenFile, w.j.cfg.Join.ServiceAccountTokenFile = "", w.path("token")
+			if err := os.WriteFile(w.path("token"), []byte("pod"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.serve(t, at, status.Error(codes.PermissionDenied, "for the test"))
+			tc.change(t, w)
+			// A port may become free: the node tries again, so this is one round.
+			err := preflight(w.j.cfg)
+			if err == nil {
+				_, refused, failed := w.j.round(t.Context(), 0)
+				err = errors.Join(refused, failed)
+			} else if _, _, _, joining := Join(t.Context(), w.j.cfg, w.j.log); joining == nil || joining.Error() != err.Error() {
+				t.Errorf("join: %v, want %v", joining, err)
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) || (w.requests.Load() == 0) != (tc.want != "") {
+				t.Errorf("%d requests, %v: want an error with %q", w.requests.Load(), err, tc.want)
+			}
+		})
 	}
 }
 

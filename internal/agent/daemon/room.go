@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
@@ -17,10 +20,49 @@ import (
 // newRoom is the space that the files of a new state directory take, without the spools, and some more.
 const newRoom = 1 << 20
 
+// preflight makes the checks of a start that need no answer of a supervisor. A node that enrols makes them first, because a refusal after
+// the enrolment would have spent a use of the token, and the node's name.
+func preflight(cfg config.Agent) error {
+	if err := checkRoom(cfg); err != nil {
+		return err
+	}
+	return half.MakeStateDir(cfg.StateDir)
+}
+
+// used reports whether halves have run with this state directory.
+func used(stateDir string) bool {
+	_, err := os.Stat(filepath.Join(stateDir, half.RegisterFile))
+	return err == nil
+}
+
+// checkPorts refuses addresses of a new node on which another program listens.
+func checkPorts(cfg config.Agent) error {
+	if used(cfg.StateDir) { // earlier halves may still run
+		return nil
+	}
+	var listen []string
+	for _, i := range cfg.Service.Interfaces() {
+		listen = append(listen, i.Listen)
+	}
+	for _, l := range cfg.Links {
+		listen = append(listen, l.Local)
+	}
+	for _, address := range listen {
+		c, err := net.ListenPacket("udp", address)
+		if err == nil {
+			err = c.Close()
+		}
+		if errors.Is(err, unix.EADDRINUSE) {
+			return fmt.Errorf("UDP address %s: another program of this machine listens there: stop it, or set join.ports", address)
+		}
+	}
+	return nil
+}
+
 // checkRoom refuses a new state directory on a disk without room for its files. A state directory that has its files
 // works on a full disk too.
 func checkRoom(cfg config.Agent) error {
-	if _, err := os.Stat(filepath.Join(cfg.StateDir, half.RegisterFile)); err == nil {
+	if used(cfg.StateDir) {
 		return nil
 	}
 	room, err := durable.RoomOf(cfg.StateDir)

@@ -167,10 +167,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err != nil {
 		return half.InvalidConfig(err)
 	}
-	if err := checkRoom(cfg.Agent); err != nil {
-		return err
-	}
-	if err := half.MakeStateDir(cfg.Agent.StateDir); err != nil {
+	if err := preflight(cfg.Agent); err != nil {
 		return err
 	}
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{},

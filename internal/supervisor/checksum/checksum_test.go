@@ -1,6 +1,7 @@
 package checksum_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/lofamo/lofamo/internal/supervisor/checksum"
@@ -32,4 +33,14 @@ func TestChangedBytesAreFound(t *testing.T) {
 	if got, ok := checksum.Open([]byte("other/key"), []byte("x")); !ok || string(got) != "x" {
 		t.Error("a value of another program is refused")
 	}
+}
+
+// FuzzOpen: only what Seal returns is good.
+func FuzzOpen(f *testing.F) {
+	f.Add([]byte(checksum.Prefix+"a"), checksum.Seal([]byte(checksum.Prefix+"a"), []byte("x")))
+	f.Fuzz(func(t *testing.T, key, sealed []byte) {
+		if value, ok := checksum.Open(key, sealed); ok && !bytes.Equal(checksum.Seal(key, value), sealed) {
+			t.Errorf("%q: %q is good: want %q", key, sealed, checksum.Seal(key, value))
+		}
+	})
 }

@@ -1,7 +1,8 @@
 // Package recovery decides about one half of a node for the recovery daemon (lofamo-agent run): when it hangs, when to
 // end it, when to start it again, and when to give it up (the fault tolerance daemon of seed 000 §4.2, with a budget). A
-// half that is given up is started ever more rarely, but never left for ever. It is a machine of time and events; the daemon in internal/agent handles processes, signals,
-// /proc and files. The package does not decide how a half restores its state or how it tests itself.
+// half that is given up is started ever more rarely, but never left for ever. The package is a machine of time and
+// events; the daemon in internal/agent handles processes, signals, /proc and files. The package does not decide how a
+// half restores its state or how it tests itself.
 package recovery
 
 import (
@@ -172,7 +173,7 @@ func New(cfg Config, now time.Time, mono int64, old *halfcore.RecoveryHistory, a
 	m.rec.Total, m.rec.Causes, m.rec.Last, m.failures = old.Record.Total, old.Record.Causes, old.Record.Last, old.Failures
 	m.rec.GaveUp = old.Record.GaveUp
 	for _, ago := range old.RestartsAgo {
-		m.restarts = append(m.restarts, -max(0, ago))
+		m.restarts = append(m.restarts, -min(max(0, ago), cfg.Window))
 	}
 	if m.rec.Last != nil {
 		m.detected = now.Add(time.Duration(m.rec.Last.At - mono))

@@ -78,6 +78,9 @@ type Agent struct {
 	// allowed together with cluster, coord, dims, tls, links, supervisors, periods or window. The supervisors' preset replaces
 	// preset. Default none.
 	Join JoinConfig `json:"join,omitzero"`
+	// LeaveOnShutdown makes the node leave the cluster for good when systemd powers its machine off or halts it: for machines that an
+	// autoscaler takes. A reboot is a stop as always. Default false.
+	LeaveOnShutdown bool `json:"leaveOnShutdown,omitempty"`
 	// Window joins the two halves of a node that run under two kernels. Default none: both halves have one kernel.
 	Window WindowConfig `json:"window,omitzero"`
 	// Supervisors are the replicas to report to, the preferred first. At least one.

@@ -218,7 +218,7 @@ func (s *Supervisor) leadJoins(ctx context.Context) {
 		case <-t.C:
 		}
 		step := j.step(time.Now(), s.names.Topology(), s.orders, joinReads{
-			failed: func() (mapNow, error) { return s.failedNodes(ctx) },
+			mapped: func() (mapNow, error) { return s.nodesNow(ctx) },
 			listed: func() (map[string]bool, error) { return s.accounts.Nodes(ctx) },
 		})
 		if step.unlisted != nil && ctx.Err() == nil {
@@ -237,6 +237,10 @@ func (s *Supervisor) joinStep(ctx context.Context, j *joining, step joinStep) er
 		if err := s.api.Place(ctx, step.place); err != nil {
 			errs = append(errs, fmt.Errorf("place nodes that have enrolled: %w", err))
 		}
+	}
+	for id, err := range s.api.Dismiss(ctx, step.leave) {
+		j.kept(id, time.Now())
+		errs = append(errs, fmt.Errorf("node %s announced that it leaves: %w", id, err))
 	}
 	for _, n := range step.forget {
 		if err := s.forget(ctx, n); err != nil {
@@ -267,17 +271,17 @@ func (s *Supervisor) forget(ctx context.Context, n forgotten) error {
 	return err
 }
 
-// failedNodes returns the nodes of the leader's map that may be gone.
-func (s *Supervisor) failedNodes(ctx context.Context) (mapNow, error) {
+// nodesNow returns the nodes of the leader's map that may be gone, or leave.
+func (s *Supervisor) nodesNow(ctx context.Context) (mapNow, error) {
 	m, err := s.engine.Map(ctx)
 	if err != nil {
 		return mapNow{}, err
 	}
-	return failedIn(m, s.marks), nil
+	return nodesIn(m, s.marks), nil
 }
 
-// failedIn returns the nodes of a map that may be gone. A node under maintenance is expected back.
-func failedIn(m view.Map, marks *view.Marks) mapNow {
+// nodesIn returns the nodes of a map that may be gone, or leave. A FAILED node under maintenance is expected back.
+func nodesIn(m view.Map, marks *view.Marks) mapNow {
 	out := mapNow{failed: make(map[fault.NodeID]bool)}
 	for rank := range m.NotNormal() {
 		st := m.At(rank).Status
@@ -286,6 +290,9 @@ func failedIn(m view.Map, marks *view.Marks) mapNow {
 		}
 		if st.State == fault.Failed || st.State == fault.Unknown {
 			out.out++
+		}
+		if st.Stop.Reason == fault.StopLeave {
+			out.leave = append(out.leave, st.ID)
 		}
 	}
 	return out

@@ -31,6 +31,7 @@ type joining struct {
 // joinStep is the next step of the leader.
 type joinStep struct {
 	place  []fault.NodeID // at most maxPlaced
+	leave  []fault.NodeID // they announced that they leave; at most maxPlaced
 	forget []forgotten    // at most one
 	// unlisted is why the nodes of Kubernetes could not be listed; nil if the step has listed them, or has named the reason within sayAgain.
 	unlisted error
@@ -64,20 +65,22 @@ var errUnlisted = errors.New("the nodes of Kubernetes cannot be listed")
 
 // joinReads are what joining reads from outside.
 type joinReads struct {
-	failed func() (mapNow, error)          // from the leader's map
+	mapped func() (mapNow, error)          // from the leader's map
 	listed func() (map[string]bool, error) // nodes of Kubernetes
 }
 
-// mapNow has the nodes that the map calls FAILED, and the number of those that are FAILED or UNKNOWN.
+// mapNow has the nodes that the map calls FAILED, the number of those that are FAILED or UNKNOWN, and the nodes that announced that they
+// leave.
 type mapNow struct {
 	failed map[fault.NodeID]bool
 	out    int
+	leave  []fault.NodeID
 }
 
 const (
 	// stayFor is the pause before another attempt to remove a node, and before the removal of many nodes that disappeared at once.
 	stayFor = 10 * time.Minute
-	// maxPlaced bounds the nodes that one change gives places.
+	// maxPlaced bounds the nodes that one change gives places, or takes them from.
 	maxPlaced = 16
 	// sayAgain is the time after which the log names the same reason again.
 	sayAgain = 10 * time.Minute
@@ -99,7 +102,7 @@ type agents interface {
 	Heard(fault.NodeID) bool
 }
 
-// step returns the next step. It reads the map only when it needs it.
+// step returns the next step.
 func (j *joining) step(now time.Time, t *topology.Topology, ends agents, read joinReads) (out joinStep) {
 	out.place = j.places(now, t, ends)
 	for _, n := range t.Spares() {
@@ -111,10 +114,12 @@ func (j *joining) step(now time.Time, t *topology.Topology, ends agents, read jo
 				unless: func(n topology.Node) bool { return !n.Joining }})
 		}
 	}
-	if j.forgetAfter > 0 && now.Sub(j.looked) >= forgetEvery {
+	if now.Sub(j.looked) >= forgetEvery {
 		j.looked = now
-		if m, err := read.failed(); err == nil {
+		if m, err := read.mapped(); err == nil {
 			out.forget = append(out.forget, j.gone(now, t, m)...)
+			m.leave = slices.DeleteFunc(m.leave, func(id fault.NodeID) bool { return now.Before(j.stays[id]) })
+			out.leave = m.leave[:min(maxPlaced, len(m.leave))]
 		}
 	}
 	if j.listEvery > 0 && now.Sub(j.listed) >= j.listEvery {
@@ -181,7 +186,7 @@ func (j *joining) gone(now time.Time, t *topology.Topology, m mapNow) (gone []fo
 		at, known := j.failed[id]
 		if !known {
 			j.failed[id] = now
-		} else if now.Sub(at) >= j.forgetAfter {
+		} else if j.forgetAfter > 0 && now.Sub(at) >= j.forgetAfter {
 			out = append(out, id)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -41,7 +42,7 @@ func ring(nodes, joining int) *topology.Topology {
 
 // noMap are reads that fail.
 var noMap = joinReads{
-	failed: func() (mapNow, error) { return mapNow{}, errors.New("not needed") },
+	mapped: func() (mapNow, error) { return mapNow{}, errors.New("not needed") },
 	listed: func() (map[string]bool, error) { return nil, errors.New("not needed") },
 }
 
@@ -175,7 +176,7 @@ func TestFailedNodeIsForgottenInTime(t *testing.T) {
 	run := func(nodes int, steps ...[]fault.NodeID) (out []forgotten) {
 		j := newJoining(after)
 		for i, failed := range steps {
-			s := j.step(now.Add(time.Duration(i)*after/2), ring(nodes, 0), heard{}, joinReads{failed: func() (mapNow, error) {
+			s := j.step(now.Add(time.Duration(i)*after/2), ring(nodes, 0), heard{}, joinReads{mapped: func() (mapNow, error) {
 				m := mapNow{failed: map[fault.NodeID]bool{}, out: len(failed)}
 				for _, id := range failed {
 					m.failed[id] = true
@@ -201,9 +202,33 @@ func TestFailedNodeIsForgottenInTime(t *testing.T) {
 		t.Errorf("forgotten: %+v: want nobody: more than a quarter is FAILED", got)
 	}
 	j := newJoining(0)
-	reads := joinReads{failed: func() (mapNow, error) { t.Error("the map is read"); return mapNow{}, errors.New("") }}
-	if s := j.step(now, ring(8, 0), heard{}, reads); len(s.forget) != 0 {
-		t.Errorf("forgotten: %+v: want nobody without forgetAfter", s.forget)
+	reads := joinReads{mapped: func() (mapNow, error) {
+		return mapNow{failed: map[fault.NodeID]bool{"n01": true}}, nil
+	}}
+	for i := range 3 {
+		if s := j.step(now.AddDate(0, 0, i), ring(8, 0), heard{}, reads); len(s.forget) != 0 {
+			t.Errorf("forgotten: %+v: want nobody without forgetAfter", s.forget)
+		}
+	}
+}
+
+// TestNodeThatLeavesGivesUpItsPlace: without forgetAfter too. A node that cannot leave is tried again later.
+func TestNodeThatLeavesGivesUpItsPlace(t *testing.T) {
+	t.Parallel()
+	j, now := newJoining(0), time.Unix(1000, 0)
+	reads := joinReads{mapped: func() (mapNow, error) { return mapNow{leave: []fault.NodeID{"n01", "n02"}}, nil }}
+	step := func(after time.Duration) []fault.NodeID {
+		return j.step(now.Add(after), ring(8, 0), heard{}, reads).leave
+	}
+	if got := step(0); !slices.Equal(got, []fault.NodeID{"n01", "n02"}) {
+		t.Errorf("leave %v: want n01 and n02", got)
+	}
+	j.kept("n01", now)
+	if got := step(forgetEvery); !slices.Equal(got, []fault.NodeID{"n02"}) {
+		t.Errorf("leave %v: want n02 alone, because n01 could not", got)
+	}
+	if got := step(stayFor); len(got) != 2 {
+		t.Errorf("leave %v: want both again", got)
 	}
 }
 
@@ -221,7 +246,7 @@ func TestNodeThatKubernetesRemovedIsForgotten(t *testing.T) {
 	j, now := newJoining(0), time.Unix(1000, 0)
 	j.listEvery = time.Minute
 	list := func(at time.Duration, err error, names ...string) []forgotten {
-		return j.step(now.Add(at), top, heard{}, joinReads{listed: func() (map[string]bool, error) {
+		return j.step(now.Add(at), top, heard{}, joinReads{mapped: noMap.mapped, listed: func() (map[string]bool, error) {
 			m := map[string]bool{}
 			for _, n := range names {
 				m[n] = true
@@ -255,7 +280,7 @@ func TestFailedListOfNodesIsNamed(t *testing.T) {
 	}{{0, true}, {time.Minute, false}, {sayAgain - 2*time.Minute, false}, {time.Minute, true}} {
 		now = now.Add(tt.after)
 		forbidden := fmt.Errorf("nodes is forbidden at %s", now)
-		step := j.step(now, ring(3, 0), heard{}, joinReads{listed: func() (map[string]bool, error) { return nil, forbidden }})
+		step := j.step(now, ring(3, 0), heard{}, joinReads{mapped: noMap.mapped, listed: func() (map[string]bool, error) { return nil, forbidden }})
 		if named := errors.Is(step.unlisted, forbidden); named != tt.named {
 			t.Errorf("at %s: the step names %v, want it to name the error: %t", now, step.unlisted, tt.named)
 		}
@@ -274,7 +299,7 @@ func TestManyRemovedNodesStayForAWhile(t *testing.T) {
 	j.listEvery = time.Minute
 	var got []string
 	for i := range 13 {
-		step := j.step(now.Add(time.Duration(i)*time.Minute), top, heard{}, joinReads{listed: func() (map[string]bool, error) {
+		step := j.step(now.Add(time.Duration(i)*time.Minute), top, heard{}, joinReads{mapped: noMap.mapped, listed: func() (map[string]bool, error) {
 			return map[string]bool{"n0": true, "n1": true}, nil
 		}})
 		for _, f := range step.forget {
@@ -286,10 +311,10 @@ func TestManyRemovedNodesStayForAWhile(t *testing.T) {
 	}
 }
 
-// TestNodeUnderMaintenanceIsNotGone: it may be away for longer than forgetAfter.
+// TestNodeUnderMaintenanceIsNotGone: it may be away for longer than forgetAfter. A node that stops leaves only if it announced that.
 func TestNodeUnderMaintenanceIsNotGone(t *testing.T) {
-	dims := grid.Dims{X: 3, Y: 1, Z: 1}
-	ids := map[grid.Coord]fault.NodeID{{X: 0}: "a", {X: 1}: "b", {X: 2}: "c"}
+	dims := grid.Dims{X: 5, Y: 1, Z: 1}
+	ids := map[grid.Coord]fault.NodeID{{X: 0}: "a", {X: 1}: "b", {X: 2}: "c", {X: 3}: "d", {X: 4}: "e"}
 	b := view.NewBuilder(view.NewNames(dims, ids), time.Now())
 	for at, id := range ids {
 		e, ok := b.At(id)
@@ -300,12 +325,15 @@ func TestNodeUnderMaintenanceIsNotGone(t *testing.T) {
 		if e.Status.State = fault.Failed; id == "c" {
 			e.Status.State = fault.Normal
 		}
+		if stop := map[fault.NodeID]fault.Stop{"d": fault.StopLeave, "e": fault.StopShutdown}[id]; stop != 0 {
+			e.Status.State, e.Status.Stop = fault.Unknown, awareness.Stop{Reason: stop, Since: time.Unix(1, 0), Until: time.Unix(601, 0)}
+		}
 		b.Set(e)
 	}
 	marks := view.NewMarks()
 	marks.Replace([]*lofamov1.Maintenance{{Node: "a"}}, 1)
-	got := failedIn(b.Map(1), marks)
-	if len(got.failed) != 1 || !got.failed["b"] || got.out != 2 {
-		t.Errorf("%+v: want b alone to be gone, and 2 nodes out", got)
+	got := nodesIn(b.Map(1), marks)
+	if len(got.failed) != 1 || !got.failed["b"] || got.out != 4 || !slices.Equal(got.leave, []fault.NodeID{"d"}) {
+		t.Errorf("%+v: want b alone to be gone, d to leave, and 4 nodes out", got)
 	}
 }

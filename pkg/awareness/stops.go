@@ -111,6 +111,9 @@ func (m *Machine) noticed(w notice, now time.Time) {
 	case !w.at.newer(p.newest):
 		return
 	}
+	if n.stopped && p.reason == fault.StopLeave && s.Begins() {
+		s = fault.StopLeave // the agent of a node that leaves stops too
+	}
 	p.newest, p.heard = w.at, now
 	m.isBack(n, p, now) // a newer stop begins after the end of the former one, even if the node did not announce that end
 	if s == fault.StopOver {
@@ -281,7 +284,8 @@ func (m *Machine) stoppedPart(n *node, c fault.Component) finding {
 	if p := &n.components[c]; (p.state == fault.Sick || p.state == fault.Failed) && !ofPeer(c, p.cause) {
 		return finding{keep: true}
 	}
-	words := map[fault.Stop]string{fault.StopShutdown: "its machine shuts down", fault.StopReboot: "its machine reboots"}[m.stops[n].reason]
+	words := map[fault.Stop]string{fault.StopShutdown: "its machine shuts down", fault.StopReboot: "its machine reboots",
+		fault.StopLeave: "it leaves the cluster"}[m.stops[n].reason]
 	if words == "" {
 		words = "its agent was told to stop"
 	}

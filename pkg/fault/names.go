@@ -35,7 +35,7 @@ var (
 	pathNames = names{"", "DIRECT", "GOSSIP", "TORUS"}
 
 	platformNames = names{"", "shared-kernel", "dpu"}
-	stopNames     = names{"", "stop", "shutdown", "reboot", "over"}
+	stopNames     = names{"", "stop", "shutdown", "reboot", "over", "leave"}
 )
 
 var componentNames = func() names {

@@ -7,12 +7,13 @@ type Stop uint8
 // The notices.
 const (
 	StopDaemon   Stop = iota + 1 // the agent's daemon was told to end; the machine may live on
-	StopShutdown                 // the machine shuts down: power-off, halt or kexec
+	StopShutdown                 // the machine shuts down: power-off or halt
 	StopReboot                   // the machine reboots
 	StopOver                     // the node is back: its halves have passed their self-tests
+	StopLeave                    // the node leaves the cluster for good
 )
 
-// String returns the reason in words: stop, shutdown, reboot, over; "" without a notice.
+// String returns the reason in words: stop, shutdown, reboot, over, leave; "" without a notice.
 func (s Stop) String() string {
 	if s == 0 {
 		return ""
@@ -21,7 +22,7 @@ func (s Stop) String() string {
 }
 
 // Valid reports whether s is one of the notices.
-func (s Stop) Valid() bool { return s >= StopDaemon && s <= StopOver }
+func (s Stop) Valid() bool { return s >= StopDaemon && s <= StopLeave }
 
 // Begins reports whether s announces a stop.
 func (s Stop) Begins() bool { return s.Valid() && s != StopOver }

@@ -147,6 +147,7 @@ const (
 	StopNotice_STOP_SHUTDOWN           StopNotice = 2 // the machine shuts down
 	StopNotice_STOP_REBOOT             StopNotice = 3 // the machine reboots
 	StopNotice_STOP_OVER               StopNotice = 4 // the node is back: its halves have passed their self-tests
+	StopNotice_STOP_LEAVE              StopNotice = 5 // the node leaves the cluster for good: the leader removes it from the topology
 )
 
 // Enum value maps for StopNotice.
@@ -157,6 +158,7 @@ var (
 		2: "STOP_SHUTDOWN",
 		3: "STOP_REBOOT",
 		4: "STOP_OVER",
+		5: "STOP_LEAVE",
 	}
 	StopNotice_value = map[string]int32{
 		"STOP_NOTICE_UNSPECIFIED": 0,
@@ -164,6 +166,7 @@ var (
 		"STOP_SHUTDOWN":           2,
 		"STOP_REBOOT":             3,
 		"STOP_OVER":               4,
+		"STOP_LEAVE":              5,
 	}
 )
 
@@ -6261,14 +6264,16 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04Half\x12\x14\n" +
 	"\x10HALF_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tHALF_HOST\x10\x01\x12\f\n" +
-	"\bHALF_DNP\x10\x02*m\n" +
+	"\bHALF_DNP\x10\x02*}\n" +
 	"\n" +
 	"StopNotice\x12\x1b\n" +
 	"\x17STOP_NOTICE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTOP_DAEMON\x10\x01\x12\x11\n" +
 	"\rSTOP_SHUTDOWN\x10\x02\x12\x0f\n" +
 	"\vSTOP_REBOOT\x10\x03\x12\r\n" +
-	"\tSTOP_OVER\x10\x04*\xf5\x01\n" +
+	"\tSTOP_OVER\x10\x04\x12\x0e\n" +
+	"\n" +
+	"STOP_LEAVE\x10\x05*\xf5\x01\n" +
 	"\x0eProcedureState\x12\x1f\n" +
 	"\x1bPROCEDURE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10PROCEDURE_NORMAL\x10\x01\x12$\n" +

@@ -178,7 +178,7 @@ func (b *boots) end(reason fault.Stop) {
 		return
 	}
 	stop := bootStop{Reason: "the agent was stopped"}
-	if reason == fault.StopShutdown || reason == fault.StopReboot {
+	if reason == fault.StopShutdown || reason == fault.StopReboot || reason == fault.StopLeave {
 		stop = bootStop{Down: true}
 	}
 	b.record.Ended = &stop

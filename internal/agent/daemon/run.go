@@ -207,7 +207,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	d.leaveFormerPlace()
 	d.boots = d.lookAtBoots()
 	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
-		d.boots.end(stopReason(context.WithoutCancel(ctx), shutdownSigns))
+		d.boots.end(stopReason(context.WithoutCancel(ctx), shutdownSigns, false))
 		return err
 	}
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within",

@@ -83,7 +83,7 @@ func (d *daemon) untilAnnounced(ctx context.Context) (serving context.Context, e
 		defer close(done)
 		d.stopping()
 		ctx := context.WithoutCancel(ctx)
-		reason := stopReason(ctx, shutdownSigns)
+		reason := stopReason(ctx, shutdownSigns, d.cfg.Agent.LeaveOnShutdown)
 		recorded := make(chan struct{})
 		go func() { // a slow disk delays no announcement
 			defer close(recorded)
@@ -246,41 +246,63 @@ type shutdownAt struct {
 
 var shutdownSigns = shutdownAt{scheduled: "/run/systemd/shutdown/scheduled", noLogin: "/run/nologin", systemd: "/run/systemd/system"}
 
-// stateWithin bounds the question to systemd for its state.
+// stateWithin bounds the question to systemd for its jobs.
 const stateWithin = time.Second
 
 // maxScheduled is how many bytes of the scheduled file are read.
 const maxScheduled = 4096
 
 // stopReason returns the reason for a stop as far as the files and systemd show it. In a container without them it is a stop
-// of the agent.
-func stopReason(ctx context.Context, at shutdownAt) fault.Stop {
-	f, err := os.Open(at.scheduled)
-	if err == nil {
-		defer func() { _ = f.Close() }()
-		lines := bufio.NewScanner(io.LimitReader(f, maxScheduled))
-		for lines.Scan() {
-			mode, ok := strings.CutPrefix(lines.Text(), "MODE=")
-			switch {
-			case !ok || strings.HasPrefix(mode, "dry-"):
-			case strings.HasSuffix(mode, "reboot"): // also soft-reboot
-				return fault.StopReboot
-			default:
-				return fault.StopShutdown
-			}
-		}
+// of the agent. With leave, a node whose machine certainly shuts down, and does not reboot, leaves the cluster.
+func stopReason(ctx context.Context, at shutdownAt, leave bool) fault.Stop {
+	switch mode := shutdownMode(ctx, at); {
+	case mode == fault.StopShutdown && leave:
+		return fault.StopLeave
+	case mode != 0:
+		return mode
 	}
 	if _, err := os.Stat(at.noLogin); err == nil {
 		return fault.StopShutdown
 	}
+	return fault.StopDaemon
+}
+
+// shutdownMode returns the mode of a shutdown that is scheduled, or under way; 0 if none is, or if the mode is unknown.
+func shutdownMode(ctx context.Context, at shutdownAt) fault.Stop {
+	if f, err := os.Open(at.scheduled); err == nil {
+		defer func() { _ = f.Close() }()
+		lines := bufio.NewScanner(io.LimitReader(f, maxScheduled))
+		for lines.Scan() {
+			if mode, ok := strings.CutPrefix(lines.Text(), "MODE="); ok && !strings.HasPrefix(mode, "dry-") {
+				return stopBy(mode)
+			}
+		}
+	}
 	if _, err := os.Stat(at.systemd); err != nil {
-		return fault.StopDaemon
+		return 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, stateWithin)
 	defer cancel()
-	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // its exit code tells less
-	if strings.TrimSpace(string(out)) == "stopping" {
-		return fault.StopShutdown
+	// Its lines are "123 reboot.target start waiting". `systemctl reboot` ends the agent before the files show a shutdown.
+	out, _ := exec.CommandContext(ctx, "systemctl", "list-jobs", "--no-legend", "--no-pager").Output()
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) >= 3 && f[2] == "start" {
+			if stop := stopBy(strings.TrimSuffix(f[1], ".target")); stop != 0 {
+				return stop
+			}
+		}
 	}
-	return fault.StopDaemon
+	return 0
+}
+
+// stopBy returns the stop of a mode of shutdown, which is also the name of systemd's target.
+func stopBy(mode string) fault.Stop {
+	switch mode {
+	case "reboot", "soft-reboot", "kexec":
+		return fault.StopReboot
+	case "poweroff", "halt":
+		return fault.StopShutdown
+	default:
+		return 0
+	}
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -53,28 +54,42 @@ func TestStopReasonFollowsSystemd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := stopReason(t.Context(), at); got != tc.want {
+		if got := stopReason(t.Context(), at, false); got != tc.want {
 			t.Errorf("%s: %s: want %s", name, got, tc.want)
+		}
+		leaves := tc.want == fault.StopShutdown && tc.scheduled == "USEC=1\nMODE=poweroff\n"
+		if got := stopReason(t.Context(), at, true); leaves != (got == fault.StopLeave) {
+			t.Errorf("%s: %s: want a leave %v, only if the machine certainly stays off", name, got, leaves)
 		}
 	}
 }
 
-// TestSystemdTellsOfShutdown: `systemctl reboot` ends the agent before any file shows the shutdown, so systemd's own state counts.
+// TestSystemdTellsOfShutdown: `systemctl reboot` ends the agent before any file shows the shutdown, so the jobs of systemd count. A node
+// leaves at a shutdown, and not at a reboot.
 func TestSystemdTellsOfShutdown(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	for state, want := range map[string]fault.Stop{
-		"stopping": fault.StopShutdown, "running": fault.StopDaemon, "degraded": fault.StopDaemon, "offline": fault.StopDaemon,
+	const stops = "  7 lofamo-agent.service stop running\n"
+	for jobs, want := range map[string][2]fault.Stop{
+		stops + " 12 poweroff.target start waiting\n": {fault.StopShutdown, fault.StopLeave},
+		stops + " 12 halt.target start waiting\n":     {fault.StopShutdown, fault.StopLeave},
+		stops + " 12 reboot.target start waiting\n":   {fault.StopReboot, fault.StopReboot},
+		stops + " 12 kexec.target start waiting\n":    {fault.StopReboot, fault.StopReboot},
+		stops:                               {fault.StopDaemon, fault.StopDaemon},
+		"1 multi-user.target start waiting": {fault.StopDaemon, fault.StopDaemon},
+		"garbage\x00":                       {fault.StopDaemon, fault.StopDaemon},
 	} {
-		script := "#!/bin/sh\n[ \"$*\" = is-system-running ] && echo " + state + "\nexit 1\n"
+		script := "#!/bin/sh\ncat <<'E'\n" + jobs + "\nE\n"
 		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
-		// systemctl gets little time, which a busy machine may use up to start it.
-		attempts.One(t, 5, "systemd is "+state+": want "+want.String(), func() bool {
-			return stopReason(t.Context(), shutdownAt{systemd: dir}) == want
-		})
-		if got := stopReason(t.Context(), shutdownAt{}); got != fault.StopDaemon {
+		for i, leave := range []bool{false, true} {
+			// systemctl gets little time, which a busy machine may use up to start it.
+			attempts.One(t, 5, fmt.Sprintf("jobs %q, leave %v: want %s", jobs, leave, want[i]), func() bool {
+				return stopReason(t.Context(), shutdownAt{systemd: dir}, leave) == want[i]
+			})
+		}
+		if got := stopReason(t.Context(), shutdownAt{}, true); got != fault.StopDaemon {
 			t.Errorf("without systemd: %s: want %s", got, fault.StopDaemon)
 		}
 	}

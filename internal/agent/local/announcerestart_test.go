@@ -44,8 +44,8 @@ func TestStopNoticeArrivesWhole(t *testing.T) {
 			t.Errorf("%s: got %v, %v", s, got, err)
 		}
 	}
-	for _, s := range []fault.Stop{0, fault.StopOver + 1} {
-		if err := AnnounceStop(t.Context(), dir, s); err == nil || !strings.Contains(err.Error(), "want stop, shutdown, reboot or over") {
+	for _, s := range []fault.Stop{0, fault.StopLeave + 1} {
+		if err := AnnounceStop(t.Context(), dir, s); err == nil || !strings.Contains(err.Error(), "want stop, shutdown, reboot, over or leave") {
 			t.Errorf("%d: %v: want a refusal", s, err)
 		}
 	}

@@ -282,7 +282,7 @@ func StatusHandler(get func() Status, announce func(context.Context, fault.Resta
 	mux.HandleFunc("POST "+stopPath, func(w http.ResponseWriter, r *http.Request) {
 		s, err := fault.ParseStop(r.URL.Query().Get("notice"))
 		if err != nil {
-			http.Error(w, fmt.Sprintf("notice: given %.20q: want stop, shutdown, reboot or over", r.URL.Query().Get("notice")),
+			http.Error(w, fmt.Sprintf("notice: given %.20q: want stop, shutdown, reboot, over or leave", r.URL.Query().Get("notice")),
 				http.StatusBadRequest)
 			return
 		}

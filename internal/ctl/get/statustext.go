@@ -335,6 +335,9 @@ func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 		}
 	}
 	out = append(out, "lofamoctl explain "+subject)
+	if in.GetComponent() == "node" && in.GetFault() == lofamov1.State_FAILED && in.GetGroup() == "" && region == "" {
+		out = append(out, "if the machine does not come back: lofamoctl node leave "+subject+" --forget")
+	}
 	if ack := in.GetAcknowledgement(); ack == nil || ack.GetOutdated() {
 		out = append(out, keeper+"acknowledge "+id+" --note NOTE")
 	}

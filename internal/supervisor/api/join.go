@@ -263,3 +263,29 @@ func (s *Server) Forget(ctx context.Context, id fault.NodeID, unless func(topolo
 	})
 	return removed && err == nil, err
 }
+
+// Dismiss removes nodes that leave from the topology, as many of them as possible, and returns the errors of the others. It first has their
+// agents stop the halves, if they still run.
+func (s *Server) Dismiss(ctx context.Context, ids []fault.NodeID) map[fault.NodeID]error {
+	dismiss := func(ids ...fault.NodeID) error {
+		req := &lofamov1.LeaveNodesRequest{Forget: true}
+		for _, id := range ids {
+			req.Nodes = append(req.Nodes, string(id))
+		}
+		_, err := s.leaveNodes(ctx, "supervisor/"+s.cfg.Self, req)
+		if err == nil {
+			s.cfg.Logger.Info("nodes removed from the topology, as they announced", "nodes", ids)
+		}
+		return err
+	}
+	if len(ids) == 0 || dismiss(ids...) == nil {
+		return nil
+	}
+	left := make(map[fault.NodeID]error)
+	for _, id := range ids { // one alone may be able to leave
+		if err := dismiss(id); err != nil {
+			left[id] = err
+		}
+	}
+	return left
+}

@@ -22,6 +22,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // issuer makes the issuer of the certificates of nodes that enrol.
@@ -155,11 +156,25 @@ func (a *Agent) ask(ctx context.Context, to, token string, pin [32]byte, keys ma
 	}
 	defer func() { _ = conn.Close() }()
 	host, dnp := pki.NodeIdentity(clusterName, a.id, fault.HalfHost), pki.NodeIdentity(clusterName, a.id, fault.HalfDNP)
-	resp, err := lofamov1.NewEnrolmentClient(conn).Enrol(ctx, &lofamov1.EnrolRequest{
-		Node: string(a.id), Token: token, Service: []string{a.f.service(a.rank)}, Clock: timestamppb.Now(),
+	req := &lofamov1.EnrolRequest{
+		Listening: make([]byte, servicenet.ListeningSize), Node: string(a.id), Token: token, Service: []string{a.f.service(a.rank)}, Clock: timestamppb.Now(),
 		HostKey: keys[host].Public().(ed25519.PublicKey), HostProof: pki.ProveKey(keys[host], host),
 		DnpKey: keys[dnp].Public().(ed25519.PublicKey), DnpProof: pki.ProveKey(keys[dnp], dnp),
-	})
+	}
+	_, _ = rand.Read(req.Listening) // never fails
+	proof, end := a.f.wire.listen(req.GetListening())
+	defer end()
+	supervisor := lofamov1.NewEnrolmentClient(conn)
+	resp, err := supervisor.Enrol(ctx, req)
+	if err == nil && resp.GetProve() {
+		select {
+		case p := <-proof:
+			req.Proofs = [][]byte{p}
+			resp, err = supervisor.Enrol(ctx, req)
+		case <-ctx.Done():
+			err = status.FromContextError(ctx.Err()).Err()
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -39,8 +39,9 @@ type wire struct {
 	sent, received, answered, challenges, updates, retries, unreadable atomic.Uint64
 
 	mu      sync.Mutex
-	pending map[*Node][]*flight // reports on their way
-	settled chan struct{}       // has room for one: something was COMMITTED
+	pending map[*Node][]*flight    // reports on their way
+	settled chan struct{}          // has room for one: something was COMMITTED
+	proofs  map[string]chan []byte // of nodes that enrol, by the value for which they listen
 }
 
 // flight is a batch that is not COMMITTED yet.
@@ -67,7 +68,8 @@ func newWire(f *Fleet) (*wire, error) {
 	if err := errors.Join(conn.SetReadBuffer(socketBuffer), conn.SetWriteBuffer(socketBuffer)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &wire{f: f, conn: conn, pending: make(map[*Node][]*flight), settled: make(chan struct{}, 1)}, nil
+	return &wire{f: f, conn: conn, pending: make(map[*Node][]*flight), settled: make(chan struct{}, 1),
+		proofs: make(map[string]chan []byte)}, nil
 }
 
 func (w *wire) port() uint16 { return netip.MustParseAddrPort(w.conn.LocalAddr().String()).Port() }
@@ -115,6 +117,9 @@ func (w *wire) receive(ctx context.Context) error {
 			continue
 		}
 		w.received.Add(1)
+		if w.proved(whole) {
+			continue
+		}
 		o, err := servicenet.Open(whole, believe{})
 		if err != nil {
 			w.unreadable.Add(1)
@@ -124,6 +129,35 @@ func (w *wire) receive(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// listen returns a channel that receives the proof in an address challenge.
+func (w *wire) listen(listening []byte) (proof <-chan []byte, end func()) {
+	ch := make(chan []byte, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proofs[string(listening)] = ch
+	return ch, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.proofs, string(listening))
+	}
+}
+
+// proved takes a datagram if it is an address challenge for a node that listens.
+func (w *wire) proved(b []byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for listening, ch := range w.proofs {
+		if proof, ok := servicenet.AddressProof(b, []byte(listening)); ok {
+			select {
+			case ch <- slices.Clone(proof):
+			default: // a copy
+			}
+			return true
+		}
+	}
+	return false
 }
 
 // unlessOver returns err, unless the context has ended: then the socket was closed on purpose.

@@ -221,7 +221,7 @@ func (o *options) run(ctx context.Context) error {
 		return daemon.Run(ctx, daemon.RunConfig{
 			Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
 			Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
-			Refresh: later.Refresh, Reread: reread,
+			Refresh: later.Refresh, Readdress: later.Readdress, Reread: reread,
 		}, log)
 	})
 }

@@ -36,8 +36,8 @@ func TestMachinesEnrol(t *testing.T) {
 		t.Errorf("nodes with switch=sw1: %s: want n1 and n3", out)
 	}
 	h.refused("n9", 9, four, "used up")
-	h.refused("n1", 9, token(), "n1: there is one")
-	h.refused("n9", 1, token(), "is that of node n1")
+	h.refused("n1", 9, token(), "n1: there is one, and it lives")
+	h.refused("n9", 1, token(), "is that of node n1, which lives")
 	h.refused("n9", 9, token("--node", "n8"), "is for node n8")
 	h.refused("n9", 9, token("--names", "gpu-*,n[0-8]"), "is for names like gpu-*, n[0-8]")
 	revoked := token()
@@ -93,10 +93,10 @@ func (h *hall) forgottenMeanwhile(id string, number int, token string) {
 	}
 	late := time.AfterFunc(settling, func() { _, _ = killAll(agent) })
 	err := agent.Wait()
-	if late.Stop(); err == nil || says("enrolled this node again") == 0 {
+	if late.Stop(); err == nil || says("enrol this node again") == 0 {
 		h.Fatalf("the agent of a forgotten node: %v: want an end because it was enrolled anew", err)
 	}
-	h.enrols(id, number, "none")
+	h.enrols(id, number, token)
 	h.settledOn(4)
 }
 

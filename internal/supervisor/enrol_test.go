@@ -3,8 +3,11 @@ package supervisor_test
 import (
 	"crypto/ed25519"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +29,7 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -70,6 +74,11 @@ func keyOf(dir, node string, h fault.Half) string {
 	return filepath.Join(dir, url.PathEscape(node)+h.String())
 }
 
+// changeKeys makes a node use other keys at its next request.
+func changeKeys(dir, node string) error {
+	return errors.Join(os.Remove(keyOf(dir, node, fault.HalfHost)), os.Remove(keyOf(dir, node, fault.HalfDNP)))
+}
+
 // enrolAt completes a request with the keys in a directory, and sends it to a replica.
 func enrolAt(t *testing.T, at config.Supervisor, trust pki.JoinTrust, dir string, req *lofamov1.EnrolRequest,
 	change func(*lofamov1.EnrolRequest),
@@ -94,7 +103,29 @@ func enrolAt(t *testing.T, at config.Supervisor, trust pki.JoinTrust, dir string
 	if change != nil {
 		change(req)
 	}
-	return lofamov1.NewEnrolmentClient(conn).Enrol(t.Context(), req)
+	supervisor := lofamov1.NewEnrolmentClient(conn)
+	resp, err := supervisor.Enrol(t.Context(), req)
+	if err != nil || !resp.GetProve() {
+		return resp, err
+	}
+	socket, err := net.ListenPacket("udp", req.GetService()[0])
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = socket.Close() }()
+	_ = socket.SetReadDeadline(time.Now().Add(10 * time.Second)) // never fails
+	req.Listening = []byte("the node listens")
+	if resp, err = supervisor.Enrol(t.Context(), req); err != nil || !resp.GetProve() {
+		return resp, err
+	}
+	b := make([]byte, 2048)
+	n, _, err := socket.ReadFrom(b)
+	if err != nil {
+		return nil, err
+	}
+	proof, _ := servicenet.AddressProof(b[:n], req.GetListening())
+	req.Proofs = [][]byte{proof}
+	return supervisor.Enrol(t.Context(), req)
 }
 
 // A replica without a quorum cannot know whether a node that its copy of the topology does not have was removed, or enrolled while
@@ -116,7 +147,7 @@ func TestReplicaWithoutQuorumRefusesNoEnrolledNode(t *testing.T) {
 	}
 	dir, trust := t.TempDir(), pki.JoinTrust{Pin: &parsed.Pin}
 	enrol := func(at int, token string) (*lofamov1.EnrolResponse, error) {
-		req := &lofamov1.EnrolRequest{Node: "e1", Service: []string{"10.0.0.1:7100"}, Token: token}
+		req := &lofamov1.EnrolRequest{Node: "e1", Service: []string{"127.89.0.1:7100"}, Token: token}
 		return enrolAt(t, c.Configs[at], trust, dir, req, nil)
 	}
 	stop(t, sups[late])
@@ -184,7 +215,7 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 	}
 
 	for i := range 2 { // the second request is a repeated one, after a lost answer
-		resp, err := enrol("e1", "10.0.0.1:7100", two, nil)
+		resp, err := enrol("e1", "127.88.0.1:7100", two, nil)
 		if err != nil || resp.GetCluster() != supervisortest.Name || len(resp.GetSupervisors()) != 3 {
 			t.Fatalf("request %d: %v, %v", i+1, resp, err)
 		}
@@ -194,6 +225,7 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 		t.Errorf("tokens: %v, %v: want one use, by e1", list, err)
 	}
 
+	c.Agents["n1-0-0"].Kill(fault.HalfHost, fault.HalfDNP)
 	forE2 := create(&lofamov1.CreateTokenRequest{Node: "e2"})
 	for name, w := range map[string]struct {
 		node, address, token string
@@ -201,27 +233,29 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 		code                 codes.Code
 		says                 string
 	}{
-		"a bad name":      {"e/1", "10.0.0.9:1", two, nil, codes.InvalidArgument, "id"},
-		"a bad address":   {"e9", "10.0.0.9", two, nil, codes.InvalidArgument, "service"},
-		"no address":      {"e9", "", two, func(r *lofamov1.EnrolRequest) { r.Service = nil }, codes.InvalidArgument, "service"},
-		"a taken name":    {"n0-0-0", "10.0.0.9:1", two, nil, codes.AlreadyExists, "token create --node n0-0-0"},
-		"a taken address": {"e9", "10.0.0.1:7100", two, nil, codes.FailedPrecondition, "is that of node e1"},
-		"another's token": {"e9", "10.0.0.9:1", forE2, nil, codes.PermissionDenied, "is for node e2"},
-		"no token":        {"e9", "10.0.0.9:1", "", nil, codes.Unauthenticated, "no evidence"},
-		"a damaged token": {"e9", "10.0.0.9:1", two[:len(two)-1], nil, codes.Unauthenticated, "PIN is damaged"},
-		"a foreign token": {"e9", "10.0.0.9:1", pki.NewJoinToken([32]byte{}).String(), nil, codes.Unauthenticated, "unknown"},
-		"a service account": {"e9", "10.0.0.9:1", "", func(r *lofamov1.EnrolRequest) { r.ServiceAccountToken = "x" }, codes.Unauthenticated,
+		"a bad name":              {"e/1", "127.88.0.9:7100", two, nil, codes.InvalidArgument, "id"},
+		"a bad address":           {"e9", "127.88.0.9", two, nil, codes.InvalidArgument, "service"},
+		"no address":              {"e9", "", two, func(r *lofamov1.EnrolRequest) { r.Service = nil }, codes.InvalidArgument, "service"},
+		"a taken name":            {"n1-0-0", "127.88.0.9:7100", two, nil, codes.AlreadyExists, "token create --node n1-0-0"},
+		"a living node's name":    {"n0-0-0", "127.88.0.9:7100", two, nil, codes.AlreadyExists, "it lives"},
+		"a living node's address": {"e9", c.Agents["n0-0-0"].Addr(), two, nil, codes.FailedPrecondition, "is that of node n0-0-0, which lives"},
+		"a supervisor's address":  {"e9", follower.Report, two, nil, codes.InvalidArgument, "is the report address of a supervisor"},
+		"another's token":         {"e9", "127.88.0.9:7100", forE2, nil, codes.PermissionDenied, "is for node e2"},
+		"no token":                {"e9", "127.88.0.9:7100", "", nil, codes.Unauthenticated, "no evidence"},
+		"a damaged token":         {"e9", "127.88.0.9:7100", two[:len(two)-1], nil, codes.Unauthenticated, "PIN is damaged"},
+		"a foreign token":         {"e9", "127.88.0.9:7100", pki.NewJoinToken([32]byte{}).String(), nil, codes.Unauthenticated, "unknown"},
+		"a service account": {"e9", "127.88.0.9:7100", "", func(r *lofamov1.EnrolRequest) { r.ServiceAccountToken = "x" }, codes.Unauthenticated,
 			"enrolment.kubernetes"},
-		"a late clock": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) {
+		"a late clock": {"e9", "127.88.0.9:7100", two, func(r *lofamov1.EnrolRequest) {
 			r.Clock = timestamppb.New(time.Now().Add(-3 * time.Hour))
 		}, codes.FailedPrecondition, "set its clock"},
-		"another's key": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) { r.HostProof = r.GetDnpProof() }, codes.InvalidArgument,
+		"another's key": {"e9", "127.88.0.9:7100", two, func(r *lofamov1.EnrolRequest) { r.HostProof = r.GetDnpProof() }, codes.InvalidArgument,
 			"does not prove itself"},
-		"an operator's label": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) {
+		"an operator's label": {"e9", "127.88.0.9:7100", two, func(r *lofamov1.EnrolRequest) {
 			r.Labels = map[string]string{"lofamo.io/no-response": "true"}
 		}, codes.InvalidArgument, "only operators and supervisors"},
 		"an address of many": {"e9", "239.0.0.1:7100", two, nil, codes.InvalidArgument, "one machine"},
-		"labels": {"e9", "10.0.0.9:1", two, func(r *lofamov1.EnrolRequest) { r.Labels = map[string]string{"a b": ""} }, codes.InvalidArgument,
+		"labels": {"e9", "127.88.0.9:7100", two, func(r *lofamov1.EnrolRequest) { r.Labels = map[string]string{"a b": ""} }, codes.InvalidArgument,
 			"labels"},
 	} {
 		_, err := enrol(w.node, w.address, w.token, w.change)
@@ -229,18 +263,37 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 			t.Errorf("%s: %v: want %s with %q", name, err, w.code, w.says)
 		}
 	}
-	if _, err := enrol("e2", "10.0.0.2:7100", forE2, nil); err != nil {
+	if _, err := enrol("e2", "127.88.0.2:7100", forE2, nil); err != nil {
 		t.Error(err)
+	}
+	if _, err := enrol("e4", "127.88.0.2:7100", create(&lofamov1.CreateTokenRequest{}), nil); err != nil {
+		t.Errorf("with the address of a silent node: %v", err)
+	}
+	if err := changeKeys(dir, "e1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := enrol("e1", "127.88.0.1:7100", create(&lofamov1.CreateTokenRequest{}), nil); err != nil {
+		t.Errorf("with the name of a silent node that never had a place: %v", err)
 	}
 	// A node of the cluster needs no token: its own certificate is its evidence, until it is revoked.
 	if shown, err = pki.PresentedPair(filepath.Join(c.Dir, "n0-0-0-host.pem"), filepath.Join(c.Dir, "n0-0-0-host.key")); err != nil {
 		t.Fatal(err)
 	}
 	own := c.Agents["n0-0-0"].Addr()
+	_, err = enrol("n0-0-0", "127.88.0.7:7100", "", nil)
+	wantCode(t, "with a copy of a living node's key, at another address", err, codes.AlreadyExists, "it answers at ["+own+"]")
 	if resp, err := enrol("n0-0-0", own, "", nil); err != nil || len(resp.GetHostCertificate())+len(resp.GetDnpCertificate()) != 0 ||
 		len(resp.GetSupervisors()) != 3 {
 		t.Errorf("with its own certificate: %v, %v: want the settings, and no certificate: its halves renew theirs", resp, err)
 	}
+	c.Agents["n0-0-0"].Kill(fault.HalfHost, fault.HalfDNP)
+	if resp, err := enrol("n0-0-0", "127.88.0.7:7100", "", nil); err != nil || len(resp.GetHostCertificate()) != 0 {
+		t.Errorf("the node itself, which has another address now: %v, %v: want the settings", resp, err)
+	}
+	if _, err := enrol("e3", own, create(&lofamov1.CreateTokenRequest{}), nil); err == nil {
+		t.Error("e3 enrols at an address at which another process listens")
+	}
+	own = "127.88.0.7:7100"
 	_, err = enrol("n1-0-0", c.Agents["n1-0-0"].Addr(), "", nil)
 	wantCode(t, "with another node's certificate", err, codes.PermissionDenied, "want one of node n1-0-0")
 	before := create(&lofamov1.CreateTokenRequest{Node: "n0-0-0"})
@@ -261,7 +314,7 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 5 {
 		wg.Go(func() {
-			if _, err := enrol(fmt.Sprintf("m%d", i), fmt.Sprintf("10.0.1.%d:7100", i), two, nil); err == nil {
+			if _, err := enrol(fmt.Sprintf("m%d", i), fmt.Sprintf("127.88.1.%d:7100", i), two, nil); err == nil {
 				in.Add(1)
 			} else if status.Code(err) != codes.Unauthenticated && status.Code(err) != codes.Aborted {
 				t.Errorf("m%d: %v", i, err)
@@ -273,8 +326,8 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 		t.Errorf("%d nodes got the last use of a token: want 1", in.Load())
 	}
 	top, err := c.Client(t, follower.GRPC).GetTopology(t.Context(), &lofamov1.GetTopologyRequest{})
-	if err != nil || len(top.GetNodes()) != 5 {
-		t.Errorf("the topology is %v, %v: want two nodes, and three that have enrolled", top, err)
+	if err != nil || len(top.GetNodes()) != 6 {
+		t.Errorf("the topology is %v, %v: want two nodes, and four that have enrolled", top, err)
 	}
 	joining := 0
 	for _, n := range top.GetNodes() {
@@ -282,8 +335,8 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 			joining++
 		}
 	}
-	if joining != 3 {
-		t.Errorf("%d nodes wait for a place: want 3", joining)
+	if joining != 4 {
+		t.Errorf("%d nodes wait for a place: want 4", joining)
 	}
 	_, err = operator.RevokeToken(t.Context(), &lofamov1.RevokeTokenRequest{Id: "none"})
 	wantCode(t, "an unknown token", err, codes.NotFound, "none")

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -48,7 +50,9 @@ func (s *Supervisor) newEnrolment() (*api.Enrolment, error) {
 			return at, is
 		},
 		OptOut: s.cfg.Responses.OptOutLabel,
-		Count:  func(result string) { s.metrics.Enrolments.WithLabelValues(result).Inc() }, Logger: s.logger,
+		Lives:  s.ingest.sender.Lives, ChallengeAddress: s.ingest.sender.ChallengeAddress,
+		Own: ownAddresses(s.cfg), Local: local(s.cfg.Replicas),
+		Count: func(result string) { s.metrics.Enrolments.WithLabelValues(result).Inc() }, Logger: s.logger,
 	}
 	if s.renewals != nil {
 		cfg.Issuer = s.renewals.issuer
@@ -60,6 +64,36 @@ func (s *Supervisor) newEnrolment() (*api.Enrolment, error) {
 		cfg.Foreign = func(chain []*x509.Certificate) (fault.NodeID, error) { return foreignNode(c.Certificates, chain) }
 	}
 	return api.NewEnrolment(s.api.Server, cfg), nil
+}
+
+// ownAddresses returns the addresses of supervisors that this one knows, and what each is.
+func ownAddresses(c config.Supervisor) map[netip.AddrPort]string {
+	out := make(map[netip.AddrPort]string)
+	add := func(what string, texts ...string) {
+		for _, text := range texts {
+			if a, err := netip.ParseAddrPort(text); err == nil {
+				out[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = what
+			}
+		}
+	}
+	for _, r := range c.Replicas {
+		add("the report address", r.Report)
+		add("the API's address", r.GRPC)
+		add("the HTTP address", r.HTTP)
+	}
+	add("a report address", c.ReportAlternates...)
+	add("the gossip address", append(slices.Clone(c.GossipJoin), c.GossipListen)...)
+	add("the enrolment address", c.Enrolment.Listen)
+	add("the page's address", c.Web.Listen)
+	return out
+}
+
+// local reports whether all supervisors are on loopback addresses, as in a cluster on one machine.
+func local(replicas []config.ReplicaEntry) bool {
+	return !slices.ContainsFunc(replicas, func(r config.ReplicaEntry) bool {
+		a, err := netip.ParseAddrPort(r.Report)
+		return err != nil || !a.Addr().Unmap().IsLoopback()
+	})
 }
 
 // newIssuing prepares what signs and grants certificates.

@@ -39,6 +39,8 @@ type EnrolRequest struct {
 	Clock               *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=clock,proto3" json:"clock,omitempty"`                                                                             // the node's wall clock: at most an hour away from the supervisor's
 	Token               string                 `protobuf:"bytes,9,opt,name=token,proto3" json:"token,omitempty"`                                                                             // as CreateToken returned it; empty: none
 	ServiceAccountToken string                 `protobuf:"bytes,10,opt,name=service_account_token,json=serviceAccountToken,proto3" json:"service_account_token,omitempty"`                   // of a Kubernetes service account, made for the audience of enrolment.kubernetes; empty: none
+	Listening           []byte                 `protobuf:"bytes,11,opt,name=listening,proto3" json:"listening,omitempty"`                                                                    // 16 random bytes: the node listens at its service addresses for challenges with them; empty: it does not
+	Proofs              [][]byte               `protobuf:"bytes,12,rep,name=proofs,proto3" json:"proofs,omitempty"`                                                                          // from the challenges, by the number of the service address, 32 bytes each
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -143,6 +145,20 @@ func (x *EnrolRequest) GetServiceAccountToken() string {
 	return ""
 }
 
+func (x *EnrolRequest) GetListening() []byte {
+	if x != nil {
+		return x.Listening
+	}
+	return nil
+}
+
+func (x *EnrolRequest) GetProofs() [][]byte {
+	if x != nil {
+		return x.Proofs
+	}
+	return nil
+}
+
 // EnrolResponse is all that a node needs to run, besides its own addresses.
 type EnrolResponse struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -156,8 +172,11 @@ type EnrolResponse struct {
 	Periods         string                 `protobuf:"bytes,8,opt,name=periods,proto3" json:"periods,omitempty"`                                        // values that differ from the preset's: JSON with the keys of periods in the configuration; empty: none
 	Supervisors     []*EnrolmentSupervisor `protobuf:"bytes,9,rep,name=supervisors,proto3" json:"supervisors,omitempty"`                                // the preferred first
 	Gossip          []string               `protobuf:"bytes,10,rep,name=gossip,proto3" json:"gossip,omitempty"`                                         // addresses of supervisors in the gossip pool, "ip:port"
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The node has to prove its service addresses first: no other field is set. The supervisor has sent a challenge to each
+	// of them if the node listens.
+	Prove         bool `protobuf:"varint,11,opt,name=prove,proto3" json:"prove,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnrolResponse) Reset() {
@@ -260,6 +279,13 @@ func (x *EnrolResponse) GetGossip() []string {
 	return nil
 }
 
+func (x *EnrolResponse) GetProve() bool {
+	if x != nil {
+		return x.Prove
+	}
+	return false
+}
+
 // EnrolmentSupervisor is a supervisor to which nodes report.
 type EnrolmentSupervisor struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -315,14 +341,18 @@ func (x *EnrolmentSupervisor) GetReport() []string {
 
 // AdmitRequest is a node whose evidence a replica has checked.
 type AdmitRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                                                                                      // as in EnrolRequest
-	Service       []string               `protobuf:"bytes,2,rep,name=service,proto3" json:"service,omitempty"`                                                                                                // as in EnrolRequest
-	Labels        map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                        // as in EnrolRequest: a known node's own labels win
-	Keys          []byte                 `protobuf:"bytes,4,opt,name=keys,proto3" json:"keys,omitempty"`                                                                                                      // SHA-256 of the host key and the DNP key: a repeated request has the same
-	Token         string                 `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`                                                                                                    // id of the token that it showed; empty: other evidence
-	Named         bool                   `protobuf:"varint,6,opt,name=named,proto3" json:"named,omitempty"`                                                                                                   // the evidence names this node, so a known node may enrol again
-	SetLabels     map[string]string      `protobuf:"bytes,7,rep,name=set_labels,json=setLabels,proto3" json:"set_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // labels from Kubernetes, which win over all others
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                                                                                      // as in EnrolRequest
+	Service   []string               `protobuf:"bytes,2,rep,name=service,proto3" json:"service,omitempty"`                                                                                                // as in EnrolRequest
+	Labels    map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                        // as in EnrolRequest: a known node's own labels win
+	Keys      []byte                 `protobuf:"bytes,4,opt,name=keys,proto3" json:"keys,omitempty"`                                                                                                      // SHA-256 of the host key and the DNP key: a repeated request has the same
+	Token     string                 `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`                                                                                                    // id of the token that it showed; empty: other evidence
+	Named     bool                   `protobuf:"varint,6,opt,name=named,proto3" json:"named,omitempty"`                                                                                                   // the evidence names this node, so a known node may enrol again
+	SetLabels map[string]string      `protobuf:"bytes,7,rep,name=set_labels,json=setLabels,proto3" json:"set_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // labels from Kubernetes, which win over all others
+	// Nodes that have not answered a challenge: they lose the service addresses that this node has proved, and a spare that
+	// has never had a place loses its name.
+	Silent        []string `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`
+	Own           bool     `protobuf:"varint,9,opt,name=own,proto3" json:"own,omitempty"` // the evidence is the node's own certificate, which was not revoked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -404,6 +434,20 @@ func (x *AdmitRequest) GetSetLabels() map[string]string {
 		return x.SetLabels
 	}
 	return nil
+}
+
+func (x *AdmitRequest) GetSilent() []string {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+func (x *AdmitRequest) GetOwn() bool {
+	if x != nil {
+		return x.Own
+	}
+	return false
 }
 
 // AdmitResponse says that the node is in the topology.
@@ -835,7 +879,7 @@ var File_lofamo_v1_enrolment_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_enrolment_proto_rawDesc = "" +
 	"\n" +
-	"\x19lofamo/v1/enrolment.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa0\x03\n" +
+	"\x19lofamo/v1/enrolment.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x03\n" +
 	"\fEnrolRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aservice\x18\x02 \x03(\tR\aservice\x12;\n" +
@@ -848,10 +892,12 @@ const file_lofamo_v1_enrolment_proto_rawDesc = "" +
 	"\x05clock\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05clock\x12\x14\n" +
 	"\x05token\x18\t \x01(\tR\x05token\x122\n" +
 	"\x15service_account_token\x18\n" +
-	" \x01(\tR\x13serviceAccountToken\x1a9\n" +
+	" \x01(\tR\x13serviceAccountToken\x12\x1c\n" +
+	"\tlistening\x18\v \x01(\fR\tlistening\x12\x16\n" +
+	"\x06proofs\x18\f \x03(\fR\x06proofs\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe4\x02\n" +
 	"\rEnrolResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x0e\n" +
@@ -864,10 +910,11 @@ const file_lofamo_v1_enrolment_proto_rawDesc = "" +
 	"\aperiods\x18\b \x01(\tR\aperiods\x12@\n" +
 	"\vsupervisors\x18\t \x03(\v2\x1e.lofamo.v1.EnrolmentSupervisorR\vsupervisors\x12\x16\n" +
 	"\x06gossip\x18\n" +
-	" \x03(\tR\x06gossip\"=\n" +
+	" \x03(\tR\x06gossip\x12\x14\n" +
+	"\x05prove\x18\v \x01(\bR\x05prove\"=\n" +
 	"\x13EnrolmentSupervisor\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
-	"\x06report\x18\x02 \x03(\tR\x06report\"\xf9\x02\n" +
+	"\x06report\x18\x02 \x03(\tR\x06report\"\xa3\x03\n" +
 	"\fAdmitRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aservice\x18\x02 \x03(\tR\aservice\x12;\n" +
@@ -876,7 +923,9 @@ const file_lofamo_v1_enrolment_proto_rawDesc = "" +
 	"\x05token\x18\x05 \x01(\tR\x05token\x12\x14\n" +
 	"\x05named\x18\x06 \x01(\bR\x05named\x12E\n" +
 	"\n" +
-	"set_labels\x18\a \x03(\v2&.lofamo.v1.AdmitRequest.SetLabelsEntryR\tsetLabels\x1a9\n" +
+	"set_labels\x18\a \x03(\v2&.lofamo.v1.AdmitRequest.SetLabelsEntryR\tsetLabels\x12\x16\n" +
+	"\x06silent\x18\b \x03(\tR\x06silent\x12\x10\n" +
+	"\x03own\x18\t \x01(\bR\x03own\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +

@@ -38,8 +38,8 @@ const (
 type EnrolmentClient interface {
 	// Enrol checks the caller's evidence, adds the node to the topology as a spare, and signs certificates for both of its
 	// halves. The leader gives the node a place when the node reports. UNAUTHENTICATED: the evidence is wrong, has expired or
-	// is used up. PERMISSION_DENIED: it is for other nodes. ALREADY_EXISTS: another node has the name or an address.
-	// FAILED_PRECONDITION: the clocks differ too much, or this replica has no issuer's key.
+	// is used up. PERMISSION_DENIED: it is for other nodes. ALREADY_EXISTS: another machine has the name.
+	// FAILED_PRECONDITION: a living node has an address, the clocks differ too much, or this replica has no issuer's key.
 	Enrol(ctx context.Context, in *EnrolRequest, opts ...grpc.CallOption) (*EnrolResponse, error)
 	// Admit adds a node, whose evidence a replica has checked, to the topology. For replicas alone.
 	Admit(ctx context.Context, in *AdmitRequest, opts ...grpc.CallOption) (*AdmitResponse, error)
@@ -119,8 +119,8 @@ func (c *enrolmentClient) RevokeToken(ctx context.Context, in *RevokeTokenReques
 type EnrolmentServer interface {
 	// Enrol checks the caller's evidence, adds the node to the topology as a spare, and signs certificates for both of its
 	// halves. The leader gives the node a place when the node reports. UNAUTHENTICATED: the evidence is wrong, has expired or
-	// is used up. PERMISSION_DENIED: it is for other nodes. ALREADY_EXISTS: another node has the name or an address.
-	// FAILED_PRECONDITION: the clocks differ too much, or this replica has no issuer's key.
+	// is used up. PERMISSION_DENIED: it is for other nodes. ALREADY_EXISTS: another machine has the name.
+	// FAILED_PRECONDITION: a living node has an address, the clocks differ too much, or this replica has no issuer's key.
 	Enrol(context.Context, *EnrolRequest) (*EnrolResponse, error)
 	// Admit adds a node, whose evidence a replica has checked, to the topology. For replicas alone.
 	Admit(context.Context, *AdmitRequest) (*AdmitResponse, error)

@@ -114,6 +114,7 @@ type TopologyNode struct {
 	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Service       []string          `protobuf:"bytes,4,rep,name=service,proto3" json:"service,omitempty"`  // addresses of its service interfaces by number, "ip:port", at most 8
 	Joining       bool              `protobuf:"varint,5,opt,name=joining,proto3" json:"joining,omitempty"` // a spare that has enrolled: the leader gives it a place when it reports
+	Proved        bool              `protobuf:"varint,6,opt,name=proved,proto3" json:"proved,omitempty"`   // the node has enrolled, and has answered a challenge at each service address: it can have links at their IPs alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -179,6 +180,13 @@ func (x *TopologyNode) GetService() []string {
 func (x *TopologyNode) GetJoining() bool {
 	if x != nil {
 		return x.Joining
+	}
+	return false
+}
+
+func (x *TopologyNode) GetProved() bool {
+	if x != nil {
+		return x.Proved
 	}
 	return false
 }
@@ -3011,13 +3019,14 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x05nodes\x18\x02 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12#\n" +
 	"\rdomain_labels\x18\x04 \x03(\tR\fdomainLabels\x12\x16\n" +
-	"\x06region\x18\x05 \x01(\tR\x06region\"\xe0\x01\n" +
+	"\x06region\x18\x05 \x01(\tR\x06region\"\xf8\x01\n" +
 	"\fTopologyNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12;\n" +
 	"\x06labels\x18\x03 \x03(\v2#.lofamo.v1.TopologyNode.LabelsEntryR\x06labels\x12\x18\n" +
 	"\aservice\x18\x04 \x03(\tR\aservice\x12\x18\n" +
-	"\ajoining\x18\x05 \x01(\bR\ajoining\x1a9\n" +
+	"\ajoining\x18\x05 \x01(\bR\ajoining\x12\x16\n" +
+	"\x06proved\x18\x06 \x01(\bR\x06proved\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +

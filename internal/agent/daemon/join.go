@@ -127,6 +127,9 @@ type joiner struct {
 	at  netip.Addr    // the address of the stored enrolment, which the machine still has; zero: none
 }
 
+// errAddress says that the machine has no more the address of a stored enrolment, whose certificates are good.
+var errAddress = errors.New("stored enrolment has another address")
+
 func (j *joiner) file(name string) string { return filepath.Join(j.dir, name) }
 
 // lock waits for another daemon of this node that enrols: each half may have its own.
@@ -150,6 +153,8 @@ func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered boo
 	looking, patience := ctx, context.CancelFunc(func() {})
 	if stored == nil {
 		looking, patience = context.WithTimeout(ctx, joinAsk)
+	} else if errors.Is(stored, errAddress) {
+		j.log.Warn("this machine has another address than at its enrolment: telling the supervisors", "err", stored)
 	} else if _, _, err := j.trust(); err != nil { // no supervisor can help
 		if !errors.Is(stored, os.ErrNotExist) {
 			err = fmt.Errorf("stored enrolment cannot be used: %w; and the node cannot enrol again: %w", stored, err)
@@ -384,10 +389,11 @@ func (j *joiner) ask(ctx context.Context, to string) (joinedNode, error) {
 	if err != nil {
 		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := checkPorts(j.cfg.With(j.joined(n))); err != nil {
+	cfg := j.cfg.With(j.joined(n))
+	if err := checkPorts(cfg); err != nil {
 		return joinedNode{}, err
 	}
-	resp, err := lofamov1.NewEnrolmentClient(conn).Enrol(ctx, req)
+	resp, err := enrolAt(ctx, lofamov1.NewEnrolmentClient(conn), cfg.Service.Interfaces(), req)
 	if err != nil {
 		return joinedNode{}, err
 	}

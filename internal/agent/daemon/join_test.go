@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,7 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 const joinCluster = "test"
@@ -89,8 +91,14 @@ func (r refusing) Enrol(context.Context, *lofamov1.EnrolRequest) (*lofamov1.Enro
 	return nil, r.err
 }
 
-// serve serves the enrolment address of a supervisor.
+// serve serves the enrolment address of a supervisor that refuses all nodes.
 func (w *joinWorld) serve(t *testing.T, at string, err error) {
+	t.Helper()
+	w.serves(t, at, refusing{err: err, requests: &w.requests})
+}
+
+// serves serves the enrolment address of a supervisor.
+func (w *joinWorld) serves(t *testing.T, at string, supervisor lofamov1.EnrolmentServer) {
 	t.Helper()
 	cert, key := w.path("s1.pem"), w.path("s1.key")
 	if err := w.ca.IssueTo(cert, key, pki.SupervisorIdentity(joinCluster, "s1"), nil, nil); err != nil {
@@ -101,7 +109,7 @@ func (w *joinWorld) serve(t *testing.T, at string, err error) {
 		t.Fatal(bad)
 	}
 	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
-	lofamov1.RegisterEnrolmentServer(srv, refusing{err: err, requests: &w.requests})
+	lofamov1.RegisterEnrolmentServer(srv, supervisor)
 	ln := listenAt(t, at)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
@@ -144,10 +152,13 @@ func TestStoredEnrolmentStartsUnlessNodeWasRemoved(t *testing.T) {
 func TestUnusableEnrolmentIsNamedBesideMissingToken(t *testing.T) {
 	t.Parallel()
 	w := newJoinWorld(t, "192.0.2.9:7944")
-	w.enrolled(t, "192.0.2.1")
+	w.enrolled(t, "192.0.2.7")
+	if err := os.WriteFile(w.j.file("host.pem"), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	_, _, _, err := Join(t.Context(), w.j.cfg, w.j.log)
-	if err == nil || !strings.Contains(err.Error(), "192.0.2.1") || !strings.Contains(err.Error(), w.path("token")) {
-		t.Errorf("%v: want the former address and the missing token", err)
+	if err == nil || !strings.Contains(err.Error(), "host.pem") || !strings.Contains(err.Error(), w.path("token")) {
+		t.Errorf("%v: want the damaged certificate and the missing token", err)
 	}
 	fresh := newJoinWorld(t, "192.0.2.9:7944")
 	if _, _, _, err := Join(t.Context(), fresh.j.cfg, fresh.j.log); err == nil || strings.Contains(err.Error(), "stored enrolment") {
@@ -202,6 +213,79 @@ func TestMachineIsCheckedBeforeTheEnrolment(t *testing.T) {
 				t.Errorf("%d requests, %v: want an error with %q", w.requests.Load(), err, tc.want)
 			}
 		})
+	}
+}
+
+// proving is a supervisor that knows no address of the node.
+type proving struct {
+	lofamov1.UnimplementedEnrolmentServer
+	w *joinWorld
+}
+
+func (p proving) Enrol(_ context.Context, req *lofamov1.EnrolRequest) (*lofamov1.EnrolResponse, error) {
+	proof := bytes.Repeat([]byte{7}, servicenet.AddressProofSize)
+	switch {
+	case len(req.GetListening()) == 0:
+	case len(req.GetProofs()) == 1 && bytes.Equal(req.GetProofs()[0], proof):
+		return &lofamov1.EnrolResponse{Cluster: joinCluster, Node: req.GetNode(), Ca: p.w.ca.CertPEM(), Preset: config.PresetRelaxed,
+			Supervisors: []*lofamov1.EnrolmentSupervisor{{Id: "s1", Report: []string{"127.0.0.1:7000"}}}}, nil
+	default:
+		c, err := net.Dial("udp", req.GetService()[0])
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = c.Close() }()
+		stray := servicenet.AppendAddressChallenge(nil, make([]byte, servicenet.ListeningSize), make([]byte, servicenet.AddressProofSize))
+		_, _ = c.Write(stray) // of somebody who does not know what the node listens for
+		_, err = c.Write(servicenet.AppendAddressChallenge(nil, req.GetListening(), proof))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &lofamov1.EnrolResponse{Prove: true}, nil
+}
+
+// TestNodeProvesAnotherAddressWithoutToken: a node whose machine has another address shows its certificate, and answers the
+// supervisor's challenge at the new address.
+func TestNodeProvesAnotherAddressWithoutToken(t *testing.T) {
+	t.Parallel()
+	at := freeport.Addr(t).String()
+	w := newJoinWorld(t, at)
+	w.enrolled(t, "192.0.2.7")
+	w.j.cfg.Join.Address = "127.0.0.1"
+	w.j.cfg.Join.Ports.Service = int(freeport.Addr(t).Port())
+	w.serves(t, at, proving{w: w})
+	joined, answered, err := w.j.ensure(t.Context())
+	if err != nil || !answered || joined.Address.String() != "127.0.0.1" {
+		t.Fatalf("%+v, answered %v, %v: want the new address", joined, answered, err)
+	}
+	if have, err := w.j.stored(); err != nil || have.Address != joined.Address {
+		t.Errorf("stored: %+v, %v: want the new address", have, err)
+	}
+}
+
+// TestRunningNodeFollowsItsAddress: the machine loses the address of the enrolment while the node runs.
+func TestRunningNodeFollowsItsAddress(t *testing.T) {
+	t.Parallel()
+	at := freeport.Addr(t).String()
+	w := newJoinWorld(t, at)
+	w.enrolled(t, "192.0.2.7") // which no interface has
+	w.j.cfg.Join.Address = ""
+	w.j.cfg.Join.Ports.Service = int(freeport.Addr(t).Port())
+	l := w.j.later(config.Joined{Address: netip.MustParseAddr("192.0.2.7"), Preset: config.PresetDefault}, true)
+	if changed, err := l.readdress(t.Context()); changed || err == nil {
+		t.Errorf("without a supervisor: changed %v, %v: want another try", changed, err)
+	}
+	w.serves(t, at, proving{w: w})
+	if changed, err := l.readdress(t.Context()); !changed || err != nil {
+		t.Fatalf("changed %v, %v: want another address", changed, err)
+	}
+	if changed, err := l.readdress(t.Context()); changed || err != nil {
+		t.Errorf("again: changed %v, %v: want no change", changed, err)
+	}
+	cfg, err := config.LoadAgent(w.j.file(joinAgent), nil)
+	if err != nil || !strings.HasPrefix(cfg.Service.Listen, "127.0.0.1:") || cfg.Preset != config.PresetDefault {
+		t.Errorf("the halves get %s with preset %q, %v: want the new address and the preset of this daemon", cfg.Service.Listen, cfg.Preset, err)
 	}
 }
 

@@ -46,9 +46,6 @@ func (j *joiner) stored() (joinedNode, error) {
 	if have.Node != j.cfg.Node {
 		return have, fmt.Errorf("%s: is of node %s: want %s", j.file(joinAnswer), have.Node, j.cfg.Node)
 	}
-	if err := j.has(have.Address); err != nil {
-		return have, err
-	}
 	if ca := j.cfg.Join.CA; ca != "" {
 		if same, err := pki.ShareAuthority(ca, j.file("ca.pem")); err != nil || !same {
 			return have, errors.Join(fmt.Errorf("%s: is from another authority than those of join.ca, %s", j.file("ca.pem"), ca), err)
@@ -72,7 +69,11 @@ func (j *joiner) stored() (joinedNode, error) {
 		}
 		own = append(own, signer)
 	}
-	j.own, j.at = own, have.Address
+	j.own, j.at = own, netip.Addr{}
+	if err := j.has(have.Address); err != nil {
+		return have, fmt.Errorf("%w: %w", errAddress, err)
+	}
+	j.at = have.Address
 	return have, nil
 }
 

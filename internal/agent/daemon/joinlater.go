@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"reflect"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,17 +21,20 @@ import (
 // laterPauseMost.
 const laterPause, laterPauseMost = 2 * time.Second, 30 * time.Second
 
-// ErrEnrolledAnew ends a daemon whose node got new certificates. The next daemon loads them.
-var ErrEnrolledAnew = errors.New("the supervisors have enrolled this node again: exiting, so that a restart loads its new certificates")
+// ErrEnrolledAnew ends a daemon whose node gets new certificates, or has them. The next daemon loads them. It also enrols the node if the
+// halves of this one hold the address that the node has to prove.
+var ErrEnrolledAnew = errors.New("the supervisors enrol this node again: exiting, so that a restart loads its new certificates")
 
 // Later asks the supervisors about a node that has enrolled. If it has started with a stored enrolment, the cluster may have forgotten
 // the node meanwhile.
 type Later struct {
 	mu    sync.Mutex // held while it asks
 	j     *joiner
-	cert  []byte // of the host half, in the enrolment with which the node has started
-	asked bool   // a supervisor answered when the node started
-	said  string // the last refusal
+	at    netip.Addr // with which the halves run
+	cert  []byte     // of the host half, in the enrolment with which the node has started
+	asked bool       // a supervisor answered when the node started
+	anew  bool       // the next daemon enrols the node
+	said  string     // the last refusal
 	// preset and periods are those of this daemon.
 	preset  string
 	periods *config.PeriodsOverride
@@ -38,7 +43,7 @@ type Later struct {
 
 func (j *joiner) later(joined config.Joined, asked bool) *Later {
 	cert, _ := os.ReadFile(j.file("host.pem"))
-	return &Later{j: j, cert: cert, asked: asked, preset: joined.Preset, periods: joined.Periods, files: j.trusted()}
+	return &Later{j: j, at: joined.Address, cert: cert, asked: asked, preset: joined.Preset, periods: joined.Periods, files: j.trusted()}
 }
 
 // refreshWithin bounds Refresh, which may wait while the other half's daemon asks. All supervisors share the rest of the time.
@@ -67,16 +72,90 @@ func (l *Later) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	joined := l.j.joined(got)
-	if joined.Preset != l.preset || !reflect.DeepEqual(joined.Periods, l.periods) {
+	if got.Preset != l.preset || !reflect.DeepEqual(got.Periods, l.periods) {
 		l.j.log.Warn("the cluster's periods have changed: restart the whole agent to apply them (systemctl restart lofamo-agent)",
-			"preset", joined.Preset)
+			"preset", got.Preset)
 	}
+	return l.write(got)
+}
+
+// addressLook is the interval of looking at the machine's addresses.
+const addressLook = time.Second
+
+// Readdress returns nil when the machine has lost the address of its enrolment, the supervisors have accepted another one, and the node's
+// configuration has it. It returns an error when ctx ends. A nil Later waits for that.
+func (l *Later) Readdress(ctx context.Context) error {
+	if l == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	pause := addressLook
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+		switch changed, err := l.readdress(ctx); {
+		case changed:
+			return nil
+		case err == nil:
+			pause = addressLook
+		default:
+			pause = min(2*pause, joinPauseMost)
+			l.says("this machine has lost the address of its enrolment, and has no other one that the supervisors accept: trying again", err)
+		}
+	}
+}
+
+// readdress asks every supervisor once to accept another address, if the machine has lost the one with which the halves run.
+func (l *Later) readdress(ctx context.Context) (changed bool, err error) {
+	if l.j.has(l.at) == nil {
+		return false, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lock, err := l.j.lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = lock.Close() }()
+	got, err := l.j.stored() // the other half's daemon may have been faster
+	if errors.Is(err, errAddress) {
+		var refused, failed error
+		got, refused, failed = l.j.round(ctx, rand.IntN(len(l.j.cfg.Join.Supervisors)))
+		err = errors.Join(refused, failed)
+	}
+	if err != nil || got.Address == l.at {
+		return false, err
+	}
+	if err := l.write(got); err != nil {
+		return false, err
+	}
+	l.j.log.Warn("this machine has another address: its halves start again with it", "was", l.at.String(), "is", got.Address.String())
+	l.at = got.Address
+	return true, nil
+}
+
+// write writes the configuration for the halves that start next. They keep the periods of this daemon.
+func (l *Later) write(got joinedNode) error {
+	joined := l.j.joined(got)
 	joined.Preset, joined.Periods = l.preset, l.periods
-	if _, err = l.j.complete(joined); err == nil {
+	_, err := l.j.complete(joined)
+	if err == nil {
 		l.files = l.j.trusted()
 	}
 	return err
+}
+
+// says logs an error, unless it is the last one.
+func (l *Later) says(what string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err.Error() != l.said {
+		l.said = err.Error()
+		l.j.log.Warn(what, "err", err)
+	}
 }
 
 // trusted returns the text of the files that the halves read at their start.
@@ -129,7 +208,7 @@ func (l *Later) ask(ctx context.Context) bool {
 // new ones.
 func (l *Later) renewed() bool {
 	now, err := os.ReadFile(l.j.file("host.pem"))
-	return err == nil && !bytes.Equal(now, l.cert)
+	return l.anew || err == nil && !bytes.Equal(now, l.cert)
 }
 
 // answered asks every supervisor once, unless the other half's daemon has an answer.
@@ -151,6 +230,10 @@ func (l *Later) answered(ctx context.Context) bool {
 				l.j.log.Warn("the cluster's authorities or gossip keys have changed: restart the halves to use the new ones " +
 					"(lofamo-agent restart)")
 			}
+			return true
+		}
+		if errors.Is(err, syscall.EADDRINUSE) { // the supervisors accept the node's evidence
+			l.anew = true
 			return true
 		}
 		if final(err) && err.Error() != l.said {

@@ -33,6 +33,13 @@ type managed struct {
 // half without a decision starts another attempt.
 const startingPatience = 2 * recovery.MaxBackoff
 
+// goesOn suppresses the notification of a stop: the halves stop, and the daemon itself continues.
+func (m *managed) goesOn() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.over = true
+}
+
 // tellManager reports the state of the halves to the service manager. The daemon is ready when each half either serves,
 // or does not and is not started again. A half that cannot run is no reason to end the daemon, because that would end
 // the other half too.

@@ -78,6 +78,8 @@ type RunConfig struct {
 	Refresh func(context.Context) error
 	// Reread loads the configuration file again, with the same flags and environment as a starting half; nil: Agent stays in force.
 	Reread func() (config.Agent, error)
+	// Readdress returns nil when the node has another address, which Reread returns; nil: its address never changes.
+	Readdress func(context.Context) error
 	// Again signals that a person wants the halves that were given up to start; nil: never.
 	Again <-chan os.Signal
 }
@@ -152,6 +154,10 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		case errors.Is(err, errGone) && ctx.Err() == nil:
 			log.Error("state directory deleted or replaced while the halves ran: they start again in a new one", "node", string(cfg.Agent.Node),
 				"state_dir", cfg.Agent.StateDir)
+		case errors.Is(err, errReaddressed) && ctx.Err() == nil:
+			if cfg.Agent, err = cfg.Reread(); err != nil {
+				return err
+			}
 		default:
 			return err
 		}
@@ -206,7 +212,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	d.disarmUnplaced()                          // before the halves take their time to stop
 	d.leaveFormerPlace()
 	d.boots = d.lookAtBoots()
-	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
+	if err := d.addressed(ctx, d.awaitPlace); err != nil || ctx.Err() != nil {
 		d.boots.end(stopReason(context.WithoutCancel(ctx), shutdownSigns, false))
 		return err
 	}
@@ -214,9 +220,35 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		halfcore.HangBound(d.periods.TRead, d.periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	serving, end := d.untilAnnounced(ctx)
-	err = d.inPlace(serving, d.serve)
-	if recorded := end(); !recorded && !errors.Is(err, errMoved) && !errors.Is(err, errGone) {
+	err = d.addressed(serving, func(ctx context.Context) error { return d.inPlace(ctx, d.serve) })
+	if recorded := end(); !recorded && !errors.Is(err, errMoved) && !errors.Is(err, errGone) && !errors.Is(err, errReaddressed) {
 		d.boots.end(fault.StopDaemon)
+	}
+	return err
+}
+
+// errReaddressed: the node has another address, and its halves have been stopped.
+var errReaddressed = errors.New("this node's address has changed")
+
+// addressed runs serve while the node keeps its address. When the node has another one, addressed stops serve, because the halves are
+// bound to the former one.
+func (d *daemon) addressed(ctx context.Context, serve func(context.Context) error) error {
+	if d.cfg.Readdress == nil {
+		return serve(ctx)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if d.cfg.Readdress(ctx) == nil {
+			d.manager.goesOn()
+			stop(errReaddressed)
+		}
+	})
+	err := serve(ctx)
+	stop(nil)
+	wg.Wait()
+	if err == nil && errors.Is(context.Cause(ctx), errReaddressed) {
+		return errReaddressed
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -203,9 +204,7 @@ func (d *daemon) watchPlace(ctx context.Context, at peers.State, leave context.C
 		if d.withdrawn(word) {
 			d.announced.Store(true)
 		}
-		d.manager.mu.Lock()
-		d.manager.over = true // the daemon itself continues: do not notify the service manager of a stop
-		d.manager.mu.Unlock()
+		d.manager.goesOn()
 		leave(errMoved)
 		return
 	}
@@ -340,12 +339,31 @@ func (s *spare) take(from netip.AddrPort, b []byte) {
 		}
 		return
 	}
+	if c := o.Msg.GetChallenge(); c.GetNode() == string(s.d.cfg.Agent.Node) && slices.Contains(s.supervisors, from) {
+		s.answer(from, c.GetNonce())
+		return
+	}
 	if order := o.Msg.GetPeerOrder(); order.GetNode() == string(s.d.cfg.Agent.Node) {
 		placed := s.order(order)
 		s.say(from)
 		if placed {
 			s.placed()
 		}
+	}
+}
+
+// spareEpoch is the boot epoch in the answers of a waiting spare, which has none.
+const spareEpoch = 1
+
+// answer answers a supervisor's challenge: this spare holds its name and its address.
+func (s *spare) answer(to netip.AddrPort, nonce []byte) {
+	who := fault.Origin{Node: s.d.cfg.Agent.Node, Half: fault.HalfDNP}
+	b, err := half.SealAnswer(nonce, who, spareEpoch, s.signer)
+	if err == nil {
+		err = s.net.Send(to, b)
+	}
+	if err != nil {
+		s.d.log.Debug("challenge not answered", "err", err)
 	}
 }
 

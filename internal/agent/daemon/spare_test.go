@@ -110,6 +110,31 @@ func TestSpareLeavesItsPlace(t *testing.T) {
 	}
 }
 
+// TestHalvesStopWhenAddressChanges: the daemon stops the halves in order, and goes on itself.
+func TestHalvesStopWhenAddressChanges(t *testing.T) {
+	d := &daemon{cfg: RunConfig{Readdress: func(context.Context) error { return nil }}, log: slog.New(slog.DiscardHandler)}
+	stopped := func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	}
+	if err := d.addressed(t.Context(), stopped); !errors.Is(err, errReaddressed) || !d.manager.over {
+		t.Errorf("with another address: %v, the service manager hears of a stop %v: want a restart, and no word of a stop", err, !d.manager.over)
+	}
+	d.cfg.Readdress = func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	failed := errors.New("for the test")
+	if err := d.addressed(t.Context(), func(context.Context) error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("with its address: %v: want the error of the halves", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.addressed(ctx, stopped); err != nil {
+		t.Errorf("asked to stop: %v", err)
+	}
+}
+
 // The next daemon removes the copies and the undelivered reports from a former place. It keeps those of the present place and of earlier
 // versions, and all of them when the stored order is unreadable. A node without a place keeps none, not even those of an earlier boot.
 func TestNextDaemonLeavesFormerPlace(t *testing.T) {

@@ -43,6 +43,9 @@ func (e *Enrolment) commitAdmit(ctx context.Context, by string, req *lofamov1.Ad
 		return nil, err
 	}
 	a := &admittance{node: n.ID, keys: req.GetKeys(), named: req.GetNamed(), by: by, now: time.Now()}
+	for _, id := range req.GetSilent() {
+		a.silent = append(a.silent, fault.NodeID(id))
+	}
 	_, err = e.s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
 		if req.GetToken() != "" {
 			t, ok, err := e.cfg.Tokens.Token(ctx, req.GetToken())
@@ -54,14 +57,16 @@ func (e *Enrolment) commitAdmit(ctx context.Context, by string, req *lofamov1.Ad
 			}
 			a.token = &t
 		}
-		if err := e.revoked(n.ID, a.token); err != nil {
-			return nil, err
+		if !req.GetOwn() {
+			if err := e.revoked(n.ID, a.token); err != nil {
+				return nil, err
+			}
 		}
 		if err := a.mayJoin(have.Topology); err != nil {
 			return nil, err
 		}
 		n.Labels = a.labels(req.GetLabels())
-		to, err := have.Admit(n, req.GetSetLabels())
+		to, err := have.Admit(n, req.GetSetLabels(), a.silent)
 		if err != nil {
 			return nil, refusedJoin(err)
 		}
@@ -78,6 +83,7 @@ type admittance struct {
 	node     fault.NodeID
 	keys     []byte // sum of the keys of its halves
 	named    bool
+	silent   []fault.NodeID   // have not answered a challenge
 	token    *store.JoinToken // nil: other evidence
 	by       string
 	now      time.Time
@@ -101,7 +107,8 @@ func (a *admittance) mayJoin(have *topology.Topology) error {
 			return status.Errorf(codes.Unauthenticated, "token: used up: %s: make one with 'lofamoctl token create'", fault.Plural(n, "use"))
 		}
 	}
-	if known && !a.named {
+	unproved := old.Joining && slices.Contains(a.silent, a.node) // it has never had a place, and does not answer
+	if known && !a.named && !unproved {
 		where := "a spare"
 		if !old.Spare {
 			where = "at " + old.Coord.String()

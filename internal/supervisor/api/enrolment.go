@@ -38,7 +38,9 @@ const (
 	enrolRate, enrolBurst = 50, 200
 	// sourceRate and sourceBurst bound the requests of one address without a good token, maxSources the addresses that are remembered.
 	sourceRate, sourceBurst, maxSources = 10, 40, 4096
-	logBurst                            = 20
+	// targetRate and targetBurst bound the challenges to the service address of one machine, and those for the life of one node.
+	targetRate, targetBurst = 2, 20
+	logBurst                = 20
 	// enrolTime bounds the work for one request.
 	enrolTime = 10 * time.Second
 	// quorumTime bounds the read of the stored topology's revision. A node that starts divides 3 s among all supervisors.
@@ -90,6 +92,14 @@ type EnrolmentConfig struct {
 	Revoked func(fault.NodeID) (time.Time, bool)
 	// OptOut is the label that keeps responses from a node.
 	OptOut string
+	// Lives reports whether a node answers a challenge; via are its neighbours.
+	Lives func(ctx context.Context, node fault.NodeID, via []fault.NodeID) bool
+	// ChallengeAddress sends a datagram to the service address of this number.
+	ChallengeAddress func(number int, to netip.AddrPort, b []byte)
+	// Own are the addresses of the supervisors and of their services, which no node can have. Local says that all
+	// supervisors are on loopback addresses, as in a cluster on one machine: then nodes may be too.
+	Own   map[netip.AddrPort]string
+	Local bool
 	// Answer has what all nodes get: gossip keys and addresses, periods and supervisors.
 	Answer *lofamov1.EnrolResponse
 	// Count counts requests by their results.
@@ -110,13 +120,16 @@ type Enrolment struct {
 	sources *budgets
 	known   *budgets // by token
 	tokens  tokenList
+	targets *budgets      // the machines that are challenged
+	proofs  addressProofs // of the owners of addresses
 	logs    *rate.Limiter // of refusals in the log
 }
 
 // NewEnrolment returns the service; s commits its changes.
 func NewEnrolment(s *Server, cfg EnrolmentConfig) *Enrolment {
 	return &Enrolment{s: s, cfg: cfg, limit: rate.NewLimiter(enrolRate, enrolBurst), logs: rate.NewLimiter(1, logBurst),
-		sources: newBudgets(sourceRate, sourceBurst), known: newBudgets(enrolRate, enrolBurst)}
+		sources: newBudgets(sourceRate, sourceBurst), known: newBudgets(enrolRate, enrolBurst), targets: newBudgets(targetRate, targetBurst),
+		proofs: newAddressProofs()}
 }
 
 // Enrol implements the service.
@@ -145,7 +158,7 @@ func (e *Enrolment) Enrol(ctx context.Context, req *lofamov1.EnrolRequest) (*lof
 
 func (e *Enrolment) enrol(ctx context.Context, req *lofamov1.EnrolRequest, known bool) (*lofamov1.EnrolResponse, error) {
 	now := time.Now()
-	keys, err := e.check(req, now)
+	claim, keys, err := e.check(req, now)
 	if err != nil {
 		return nil, err
 	}
@@ -159,18 +172,21 @@ func (e *Enrolment) enrol(ctx context.Context, req *lofamov1.EnrolRequest, known
 		return nil, err
 	}
 	resp, err := e.answer(req)
-	if err != nil || own { // its halves have certificates, and renew them
+	if err != nil || own && e.reachable(claim) {
 		return resp, err
 	}
-	if left := e.cfg.Issuer.Ends().Sub(now); left < e.cfg.Lifetime/issuerPart {
+	if left := e.cfg.Issuer.Ends().Sub(now); !own && left < e.cfg.Lifetime/issuerPart {
 		return nil, status.Errorf(codes.FailedPrecondition, "the issuer's certificate ends in %s: change the keys", left.Round(time.Second))
 	}
-	admit, err := e.evidence(ctx, req, now)
+	admit, err := e.evidence(ctx, req, own, now)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := e.admit(ctx, "node/"+req.GetNode(), admit); err != nil {
-		return nil, err
+	if proved, err := e.prove(ctx, claim, req, admit); err != nil || !proved {
+		return &lofamov1.EnrolResponse{Prove: true}, err
+	}
+	if _, err := e.admit(ctx, "node/"+req.GetNode(), admit); err != nil || own { // then its halves have certificates, and renew them
+		return resp, err
 	}
 	for h, to := range map[fault.Half]*[]byte{fault.HalfHost: &resp.HostCertificate, fault.HalfDNP: &resp.DnpCertificate} {
 		id := pki.NodeIdentity(e.cfg.Cluster, fault.NodeID(req.GetNode()), h)
@@ -181,27 +197,45 @@ func (e *Enrolment) enrol(ctx context.Context, req *lofamov1.EnrolRequest, known
 	return resp, nil
 }
 
-// check checks what needs no other party, and returns the keys of both halves.
-func (e *Enrolment) check(req *lofamov1.EnrolRequest, now time.Time) (map[fault.Half]ed25519.PublicKey, error) {
-	if e.cfg.Issuer == nil {
-		return nil, status.Error(codes.FailedPrecondition, "this supervisor signs no certificates: want renewal.cert in its configuration")
+// check checks what needs no other party, and returns the node as the request describes it, and the keys of both halves.
+func (e *Enrolment) check(req *lofamov1.EnrolRequest, now time.Time) (topology.Node, map[fault.Half]ed25519.PublicKey, error) {
+	claim, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels())
+	if err == nil {
+		err = e.mayHave(claim.Service)
 	}
-	if _, err := enrolling(req.GetNode(), req.GetService(), req.GetLabels()); err != nil {
-		return nil, err
+	if err == nil {
+		err = e.checkRequest(req, now)
+	}
+	if err != nil {
+		return claim, nil, err
+	}
+	keys, err := e.keys(req)
+	return claim, keys, err
+}
+
+// checkRequest checks the labels, the size and the clock of a request.
+func (e *Enrolment) checkRequest(req *lofamov1.EnrolRequest, now time.Time) error {
+	if e.cfg.Issuer == nil {
+		return status.Error(codes.FailedPrecondition, "this supervisor signs no certificates: want renewal.cert in its configuration")
 	}
 	for key := range req.GetLabels() {
 		if strings.HasPrefix(key, ownLabels) || key == e.cfg.OptOut {
-			return nil, invalid("labels", "given %s: want none that only operators and supervisors may set", key)
+			return invalid("labels", "given %s: want none that only operators and supervisors may set", key)
 		}
 	}
 	if len(req.GetToken()) > maxEvidence || len(req.GetServiceAccountToken()) > maxEvidence {
-		return nil, invalid("token", "given more than %d bytes", maxEvidence)
+		return invalid("token", "given more than %d bytes", maxEvidence)
 	}
 	theirs := req.GetClock().AsTime() // of the wall clock, which certificates are about
 	if theirs.Before(now.Add(-pki.EnrolClocks)) || theirs.After(now.Add(pki.EnrolClocks)) {
-		return nil, status.Errorf(codes.FailedPrecondition, "clock: the node says it is %s, here it is %s: want less than %s between: "+
+		return status.Errorf(codes.FailedPrecondition, "clock: the node says it is %s, here it is %s: want less than %s between: "+
 			"set its clock", theirs.Format(time.RFC3339), now.UTC().Format(time.RFC3339), pki.EnrolClocks)
 	}
+	return nil
+}
+
+// keys returns the keys of both halves, which the request proves.
+func (e *Enrolment) keys(req *lofamov1.EnrolRequest) (map[fault.Half]ed25519.PublicKey, error) {
 	keys := map[fault.Half]ed25519.PublicKey{fault.HalfHost: req.GetHostKey(), fault.HalfDNP: req.GetDnpKey()}
 	proofs := map[fault.Half][]byte{fault.HalfHost: req.GetHostProof(), fault.HalfDNP: req.GetDnpProof()}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
@@ -305,8 +339,8 @@ func (e *Enrolment) added(ctx context.Context, node fault.NodeID) (bool, error) 
 	return in, nil
 }
 
-// evidence checks the evidence of a request, and returns what it proves.
-func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, now time.Time) (*lofamov1.AdmitRequest, error) {
+// evidence checks the evidence of a request, and returns what it proves. own says that the node has shown its own certificate.
+func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, own bool, now time.Time) (*lofamov1.AdmitRequest, error) {
 	node := fault.NodeID(req.GetNode())
 	sum := sha256.Sum256(slices.Concat(req.GetHostKey(), req.GetDnpKey()))
 	admit := &lofamov1.AdmitRequest{Node: req.GetNode(), Service: req.GetService(), Labels: maps.Clone(req.GetLabels()), Keys: sum[:]}
@@ -314,6 +348,9 @@ func (e *Enrolment) evidence(ctx context.Context, req *lofamov1.EnrolRequest, no
 	var err error
 	chain := shown(ctx)
 	switch {
+	case own: // a certificate that was not revoked
+		admit.Named, admit.Own = true, true
+		return admit, nil
 	case req.GetServiceAccountToken() != "" && e.cfg.ServiceAccount != nil:
 		named, admit.SetLabels, err = e.cfg.ServiceAccount(ctx, req.GetServiceAccountToken())
 		maps.DeleteFunc(admit.Labels, func(key, _ string) bool { return slices.Contains(e.s.cfg.Names.Topology().DomainLabels, key) })

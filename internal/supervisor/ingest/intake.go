@@ -408,11 +408,14 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 		return &engine.Input{To: to, Reports: &reports}
 	case *lofamov1.Message_Answer:
 		ans := body.Answer
+		nonce := [16]byte(ans.GetNonce()) // its length is checked with the signature
+		if in.cfg.Sender.lives.answer(nonce, fault.NodeID(ans.GetNode())) {
+			return nil // a spare may answer, and the engine has not asked
+		}
 		if !in.takes(fault.NodeID(ans.GetNode()), to) {
 			return nil
 		}
 		in.cfg.Metrics.Answers.Inc()
-		nonce := [16]byte(ans.GetNonce()) // its length is checked with the signature
 		if took, ok := in.cfg.Sender.asked.roundTrip(time.Now(), nonce); ok {
 			in.cfg.Metrics.AnswerTime.Observe(took.Seconds())
 		}

@@ -78,6 +78,7 @@ type Sender struct {
 	again      sealedAgain
 
 	asked asked
+	lives lives
 
 	denials sealedParts
 
@@ -360,10 +361,18 @@ func (s *Sender) waits(d dest) bool {
 func (s *Sender) configured(id fault.NodeID) []Place {
 	var out []Place
 	for k, addr := range s.cfg.Nodes.Services(id) {
-		out = append(out, Place{Addr: addr, Socket: uint8(min(k, len(s.cfg.Ports)-1))})
+		out = append(out, Place{Addr: addr, Socket: s.socket(k)})
 	}
 	return out
 }
+
+// ChallengeAddress sends a datagram to an address that may become the service address of this number of a node.
+func (s *Sender) ChallengeAddress(number int, to netip.AddrPort, b []byte) {
+	s.send("address challenge", "", Place{Addr: to, Socket: s.socket(number)}, b)
+}
+
+// socket returns the number of the socket that reaches the service addresses of a number.
+func (s *Sender) socket(number int) uint8 { return uint8(min(number, len(s.cfg.Ports)-1)) }
 
 // places are all at which a node may be reached: as configured, and where its halves have established
 // paths.

@@ -16,6 +16,7 @@ package orders
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -57,8 +58,9 @@ type Config struct {
 	Store   Store
 	Sender  Sender
 	Periods config.Periods
-	Spans   bool          // the torus spans regions
-	Plain   []order.Plain // kinds without messages of their own
+	Own     map[netip.AddrPort]string // addresses of supervisors, and what each is
+	Spans   bool                      // the torus spans regions
+	Plain   []order.Plain             // kinds without messages of their own
 	Metrics *metrics.Metrics
 	Logger  *slog.Logger
 }

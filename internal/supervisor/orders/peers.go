@@ -50,8 +50,9 @@ type peers struct {
 	// settled is the torus that nodes away from newer changes get, and settledAt when it was set: see planPeers.
 	settled   grid.Dims
 	settledAt time.Time
-	change    <-chan struct{} // closed when the topology changes
-	waited    time.Duration   // for the store, in the last follow
+	change    <-chan struct{}         // closed when the topology changes
+	waited    time.Duration           // for the store, in the last follow
+	foreign   map[fault.NodeID]string // why ends that a node stated last do not count
 
 	mu    sync.Mutex
 	ends  map[fault.NodeID]statedEnds
@@ -147,6 +148,7 @@ func (k *peers) begin(ctx context.Context) error {
 		return fmt.Errorf("load the ends of links: %w", err)
 	}
 	k.records, k.put, k.plan, k.topo, k.dirty, k.epochs = records, make(map[fault.NodeID]bool), peerPlan{}, nil, false, peerEpochs{}
+	k.foreign = make(map[fault.NodeID]string)
 	k.askAt, k.lacking, k.settledAt = time.Now().Add(peersAsk), 0, time.Time{}
 	k.mu.Lock()
 	k.ends, k.heard = make(map[fault.NodeID]statedEnds, len(records)), make(map[fault.NodeID]time.Time)
@@ -163,9 +165,11 @@ func (*peers) status(m *lofamov1.Message) *lofamov1.PeerStatus { return m.GetPee
 // one has none. Until then, statuses of the stored epoch say the same about the node.
 func (k *peers) said(st *lofamov1.PeerStatus) bool {
 	id := fault.NodeID(st.GetNode())
-	if _, listed := k.cfg.Names.Topology().Node(id); !listed {
+	n, listed := k.cfg.Names.Topology().Node(id)
+	if !listed {
 		return false
 	}
+	st = k.ownEnds(n, st)
 	was, now := k.records[id], time.Now()
 	if !k.epochs.take(now, fault.Epoch(was.GetEpoch()), st) {
 		return false
@@ -254,6 +258,7 @@ func (k *peers) store(ctx context.Context, topo *topology.Topology) error {
 			deletes = append(deletes, store.PeersKey(id))
 			delete(k.records, id)
 			delete(k.put, id)
+			delete(k.foreign, id)
 			k.mu.Lock()
 			delete(k.ends, id)
 			delete(k.heard, id)

@@ -47,6 +47,8 @@ func Diff(from, to *Topology) []Change {
 		}
 		if !slices.Equal(old.Service, n.Service) {
 			add(n.ID, "node %s: service: %s becomes %s", n.ID, addresses(old.Service), addresses(n.Service))
+		} else if old.Proved != n.Proved && ok {
+			add(n.ID, "node %s: service addresses proved: %t", n.ID, n.Proved)
 		}
 	}
 	for _, n := range from.Nodes {

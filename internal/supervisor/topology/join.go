@@ -80,7 +80,7 @@ func (t *Topology) join(n Node, ends Ends) (*Topology, error) {
 		return nil, cannot(n.ID, "has the place %s already", old.Coord)
 	}
 	if known && len(n.Service) == 0 {
-		n.Service = old.Service
+		n.Service, n.Proved = old.Service, old.Proved
 	}
 	if known && n.Labels == nil {
 		n.Labels = old.Labels
@@ -211,18 +211,19 @@ func (t *Topology) checkService(n Node) error {
 	return nil
 }
 
-// Admit returns the topology with a node that has enrolled: a spare that the leader gives a place when it reports. A known
-// node keeps its place and its labels, and gets the new addresses; labels in set replace all others. The error is a
-// *CannotJoinError or an *InvalidError.
-func (t *Topology) Admit(n Node, set map[string]string) (*Topology, error) {
+// Admit returns the topology with a node that has enrolled, and proved its addresses: a spare that the leader gives a place when it
+// reports. A known node keeps its place and its labels, and gets the new addresses; labels in set replace all others. Silent nodes lose
+// the addresses that this one has proved. The error is a *CannotJoinError or an *InvalidError.
+func (t *Topology) Admit(n Node, set map[string]string, silent []fault.NodeID) (*Topology, error) {
 	if t.Region != "" {
 		return nil, cannot(n.ID, "region %s: its places are fixed by the configurations of all regions", t.Region)
 	}
+	t = t.without(n.Service, silent)
 	if err := t.checkService(n); err != nil {
 		return nil, err
 	}
 	old, known := t.Node(n.ID)
-	n.Spare, n.Joining, n.Coord = true, true, grid.Coord{}
+	n.Spare, n.Joining, n.Coord, n.Proved = true, true, grid.Coord{}, true
 	if known {
 		n.Spare, n.Joining, n.Coord = old.Spare, old.Joining, old.Coord
 	}
@@ -238,6 +239,33 @@ func (t *Topology) Admit(n Node, set map[string]string) (*Topology, error) {
 	}
 	out := slices.DeleteFunc(slices.Clone(t.Nodes), func(o Node) bool { return o.ID == n.ID })
 	return New(t.Dims, append(out, n), t.DomainLabels, t.Revision), nil
+}
+
+// without returns the topology without these service addresses of these nodes.
+func (t *Topology) without(addresses []netip.AddrPort, ids []fault.NodeID) *Topology {
+	nodes := slices.Clone(t.Nodes)
+	for i, n := range nodes {
+		if slices.Contains(ids, n.ID) {
+			nodes[i].Service = slices.DeleteFunc(slices.Clone(n.Service), func(a netip.AddrPort) bool {
+				return slices.ContainsFunc(addresses, func(b netip.AddrPort) bool { return plain(a) == plain(b) })
+			})
+		}
+	}
+	return New(t.Dims, nodes, t.DomainLabels, t.Revision)
+}
+
+// Holders returns the node of a name, and the nodes that have one of these service addresses.
+func (t *Topology) Holders(id fault.NodeID, addresses []netip.AddrPort) []fault.NodeID {
+	var out []fault.NodeID
+	if _, known := t.Node(id); known {
+		out = append(out, id)
+	}
+	for _, a := range addresses {
+		if owner, taken := t.Owner(a); taken && !slices.Contains(out, owner) {
+			out = append(out, owner)
+		}
+	}
+	return out
 }
 
 // Leave returns the topology with the nodes' places empty. The nodes are spares then, or with gone not in the topology

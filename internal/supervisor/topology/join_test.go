@@ -368,7 +368,7 @@ func TestAdmitKeepsWhatIsKnown(t *testing.T) {
 		{ID: "b", Coord: grid.Coord{X: 1}},
 	}, nil, 7)
 	to, err := have.Admit(Node{ID: "a", Service: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:7100")},
-		Labels: map[string]string{"rack": "mine", "zone": "mine", "new": "x"}}, map[string]string{"zone": "z2"})
+		Labels: map[string]string{"rack": "mine", "zone": "mine", "new": "x"}}, map[string]string{"zone": "z2"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,14 +381,14 @@ func TestAdmitKeepsWhatIsKnown(t *testing.T) {
 	for i := range fault.MaxLabels {
 		many[fmt.Sprintf("l%d", i)] = ""
 	}
-	if _, err := have.Admit(Node{ID: "a", Labels: many}, nil); err == nil || !strings.Contains(err.Error(), "labels") {
+	if _, err := have.Admit(Node{ID: "a", Labels: many}, nil, nil); err == nil || !strings.Contains(err.Error(), "labels") {
 		t.Errorf("with too many labels in all: %v", err)
 	}
-	_, err = have.Admit(Node{ID: "c", Service: []netip.AddrPort{addr}}, nil)
+	_, err = have.Admit(Node{ID: "c", Service: []netip.AddrPort{addr}}, nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "is that of node a") {
 		t.Errorf("with the address of another: %v", err)
 	}
-	if to, err = have.Admit(Node{ID: "c"}, nil); err != nil {
+	if to, err = have.Admit(Node{ID: "c"}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if c, ok := to.Node("c"); !ok || !c.Spare || !c.Joining {
@@ -425,5 +425,36 @@ func TestExpectedNodesKeepTopologyValid(t *testing.T) {
 		if _, err := FromProto(to.Proto()); err != nil {
 			t.Errorf("%v: the topology is not valid: %v", tc.nodes, err)
 		}
+	}
+}
+
+// An address belongs to whoever has proved it: silent nodes lose it, and keep their names and places.
+func TestSilentNodeLosesAddressThatAnotherProved(t *testing.T) {
+	t.Parallel()
+	a, b := netip.MustParseAddrPort("10.0.0.1:7100"), netip.MustParseAddrPort("10.0.0.2:7100")
+	have := New(grid.Dims{X: 2, Y: 1, Z: 1}, []Node{
+		{ID: "a", Coord: grid.Coord{X: 0}, Service: []netip.AddrPort{a, netip.MustParseAddrPort("10.1.0.1:7100")}},
+		{ID: "b", Coord: grid.Coord{X: 1}, Service: []netip.AddrPort{b}},
+	}, nil, 7)
+	if got := have.Holders("b", []netip.AddrPort{netip.MustParseAddrPort("[::ffff:10.0.0.1]:7100")}); !slices.Equal(got, []fault.NodeID{"b", "a"}) {
+		t.Errorf("the holders are %v: want b and a", got)
+	}
+	if _, err := have.Admit(Node{ID: "c", Service: []netip.AddrPort{a}}, nil, []fault.NodeID{"b"}); err == nil {
+		t.Error("c gets the address of a, which was not silent")
+	}
+	to, err := have.Admit(Node{ID: "c", Service: []netip.AddrPort{a}}, nil, []fault.NodeID{"a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, _ := to.Node("a")
+	owner, _ := to.Owner(a)
+	if owner != "c" || lost.Spare || len(lost.Service) != 1 || lost.Service[0].String() != "10.1.0.1:7100" {
+		t.Errorf("%s has the address, and a is %+v: want c, and a in its place with its other address", owner, lost)
+	}
+	if c, _ := to.Node("c"); !c.Proved {
+		t.Errorf("c is %+v: want proved addresses", c)
+	}
+	if was, _ := have.Node("a"); len(was.Service) != 2 {
+		t.Errorf("the former topology has changed: %+v", was)
 	}
 }

@@ -43,6 +43,7 @@ type Node struct {
 	Coord   grid.Coord // of no meaning for a spare
 	Spare   bool
 	Joining bool // a spare that has enrolled, and waits for its first place
+	Proved  bool // it has enrolled, and has answered a challenge at each address of Service
 	Labels  map[string]string
 	Service []netip.AddrPort // of its service interfaces, by their numbers
 }
@@ -57,7 +58,7 @@ func (n Node) place() string {
 
 // Equal reports whether two nodes are equal in every field.
 func (n Node) Equal(o Node) bool {
-	return n.ID == o.ID && n.Coord == o.Coord && n.Spare == o.Spare && n.Joining == o.Joining &&
+	return n.ID == o.ID && n.Coord == o.Coord && n.Spare == o.Spare && n.Joining == o.Joining && n.Proved == o.Proved &&
 		maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Service, o.Service)
 }
 
@@ -211,7 +212,7 @@ func (t *Topology) Proto() *lofamov1.Topology {
 
 // Proto renders the node.
 func (n Node) Proto() *lofamov1.TopologyNode {
-	out := &lofamov1.TopologyNode{Id: string(n.ID), Labels: maps.Clone(n.Labels), Joining: n.Joining}
+	out := &lofamov1.TopologyNode{Id: string(n.ID), Labels: maps.Clone(n.Labels), Joining: n.Joining, Proved: n.Proved}
 	if !n.Spare {
 		out.Coord = n.Coord.String()
 	}

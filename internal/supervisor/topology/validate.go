@@ -93,7 +93,7 @@ func (c *checker) domains(keys []string) []string {
 // node checks one entry.
 func (c *checker) node(i int, p *lofamov1.TopologyNode) Node {
 	field := "nodes[" + strconv.Itoa(i) + "]"
-	n := Node{ID: fault.NodeID(p.GetId()), Spare: p.GetCoord() == "", Labels: p.GetLabels()}
+	n := Node{ID: fault.NodeID(p.GetId()), Spare: p.GetCoord() == "", Labels: p.GetLabels(), Proved: p.GetProved()}
 	n.Joining = n.Spare && p.GetJoining()
 	if !fault.IsName(p.GetId()) {
 		c.bad(field+".id", "given %q: want 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit", p.GetId())

@@ -22,7 +22,7 @@ import (
 
 // An address counts when its claimant has received a challenge there: see docs/adr/0088-an-address-is-proved.md.
 
-// addressProofs makes and checks the proofs in challenges. It remembers none of them: a proof is a MAC over what it proves.
+// addressProofs makes and checks the proofs in challenges. It keeps no list: a proof is a MAC over the claim.
 type addressProofs struct {
 	key   [32]byte
 	begun time.Time

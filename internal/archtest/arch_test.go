@@ -59,7 +59,7 @@ var layers = map[string][]string{
 	"internal/testing/requirements": {},
 	"internal/testing/hacktest":     {},
 	"internal/testing/netnstest":    {"internal/testing/requirements"},
-	"internal/testing/previous":     {"internal/testing/requirements"},
+	"internal/testing/previous":     {},
 	"internal/testing/pdeathsig":    {},
 	"internal/testing/freeport":     {},
 	"internal/testing/deadline":     {},

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -14,9 +15,10 @@ import (
 )
 
 // TestMachinesEnrol begins with three supervisors and no node. Machines that have one address and a token become nodes:
-// each makes its own keys, gets certificates and a place, and the map shows it NORMAL. A restarted node needs no token. A
-// token that is used up, and a name that is taken, are refused with the reason. A lost machine comes back with a token for
-// its name. No other node is FAILED meanwhile.
+// each makes its own keys, gets certificates and a place, and the map shows it NORMAL. A node whose address changed needs no
+// token, and a copy of its state directory is refused while it lives. A token that is used up, and a name that is taken, are
+// refused with the reason. A new machine may have the address of a lost one, which comes back with a token for its name. No
+// other node is FAILED meanwhile.
 func TestMachinesEnrol(t *testing.T) {
 	t.Parallel()
 	h, four := emptyHall(t, 192, 4)
@@ -45,12 +47,17 @@ func TestMachinesEnrol(t *testing.T) {
 	h.refused("n9", 9, revoked, "unknown")
 
 	h.stop("n2")
-	h.enrols("n2", 2, "none") // it has enrolled
+	h.enrols("n2", 12, "none") // its machine has another address, and needs no token
 	h.settledOn(4)
+	h.refusesCopy("n2", 13)
 
 	mark := h.revision()
 	h.loses("n3")
 	h.eventually("the lost machine is FAILED", func() bool { return h.called(mark, "n3", "node", "FAILED") })
+	h.enrols("n5", 3, token()) // a new machine, at the address of the lost one
+	h.eventually("the new machine is NORMAL", func() bool { return h.called(mark, "n5", "node", "NORMAL") })
+	h.stop("n5")
+	h.ctl("node", "leave", "n5", "--forget")
 	if err := os.RemoveAll(h.machine("n3")); err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +137,17 @@ func (h *hall) refused(name string, number int, token, why string) {
 	if err := os.RemoveAll(h.machine("stranger")); err != nil {
 		h.Error(err)
 	}
+}
+
+// refusesCopy starts an agent with a copy of a node's state directory at another address, while the node lives.
+func (h *hall) refusesCopy(id string, number int) {
+	h.Helper()
+	h.build("stranger")
+	out, err := exec.CommandContext(h.Context(), "cp", "-a", h.machine(id)+"/var/lib/.", h.machine("stranger")+"/var/lib").CombinedOutput()
+	if err != nil {
+		h.Fatalf("copy the state directory: %v: %s", err, out)
+	}
+	h.refused(id, number, "none", id+": there is one, and it lives")
 }
 
 // TestEnrolledNodesAreRekeyed changes all keys, the authority too, of a cluster whose nodes have enrolled. These have no

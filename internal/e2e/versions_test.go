@@ -244,7 +244,7 @@ func raises(cfg *config.Agent) { cfg.Responses.Eureka = true }
 // TestVersionsMixed: row 19. A cluster of version N-1 is upgraded replica by replica, and then one half of one node. At
 // every stage the verdicts are the same.
 func TestVersionsMixed(t *testing.T) {
-	_, old := previous.Build(t, "../..", t.TempDir(), "lofamo-agent", "lofamo-supervisor") // before others run beside it
+	old := previous.Build(t, "../..", t.TempDir(), "lofamo-agent", "lofamo-supervisor") // before others run beside it
 	t.Parallel()
 	var mu sync.Mutex
 	isOld := map[string]bool{"sup-0": true, "sup-1": true, "sup-2": true, "n0-0-0": true, "n1-1-0": true, "spare-0": true}

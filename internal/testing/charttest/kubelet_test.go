@@ -66,7 +66,7 @@ func TestKubeletsUpgradeTheChart(t *testing.T) {
 	if !inside {
 		return
 	}
-	k := startKubernetes(t, group, release{"v1", filepath.Join(dir, "source", "helm", "lofamo"), filepath.Join(dir, "bin")},
+	k := startKubernetes(t, group, release{"v1", chart, filepath.Join(dir, "bin")},
 		release{"v2", chart, programs})
 	k.install()
 	k.step("upgrade", k.upgrade)

@@ -14,8 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
@@ -147,6 +149,9 @@ func (j *joiner) lock(ctx context.Context) (*os.File, error) {
 // ensure returns the stored enrolment or enrols the node. answered reports whether a supervisor answered this time.
 func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered bool, err error) {
 	have, stored := j.stored()
+	if errors.Is(stored, errAddress) && !j.lostAtStart(ctx, have.Address) {
+		have, stored = j.stored()
+	}
 	if stored == nil && time.Since(have.At).Abs() < joinFresh {
 		return j.joined(have), false, nil
 	}
@@ -210,6 +215,22 @@ func (j *joiner) has(address netip.Addr) error {
 	return fmt.Errorf("this machine does not have the address %s any more", address)
 }
 
+// lostAtStart reports whether a node that starts needs another address than that of its enrolment.
+func (j *joiner) lostAtStart(ctx context.Context, enrolled netip.Addr) bool {
+	if j.cfg.Join.Address != "" {
+		return true // a person changed it
+	}
+	return lost(ctx, lostAtStart, func() bool { return j.has(enrolled) == nil })
+}
+
+// stableSource makes the kernel prefer a stable address of this machine to a temporary one of IPv6. It never prefers a deprecated one.
+func stableSource(_, _ string, c syscall.RawConn) error {
+	const preferPublic = 0x2 // IPV6_PREFER_SRC_PUBLIC
+	return c.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_ADDR_PREFERENCES, preferPublic) // fails for IPv4
+	})
+}
+
 // address returns the node's address: that of the configuration, or that from which it reaches a supervisor.
 func (j *joiner) address(ctx context.Context) (netip.Addr, error) {
 	if j.cfg.Join.Address != "" {
@@ -221,7 +242,7 @@ func (j *joiner) address(ctx context.Context) (netip.Addr, error) {
 	var err error
 	for _, to := range j.cfg.Join.Supervisors {
 		var c net.Conn
-		if c, err = new(net.Dialer).DialContext(ctx, "udp", to); err != nil { // it sends nothing
+		if c, err = (&net.Dialer{Control: stableSource}).DialContext(ctx, "udp", to); err != nil { // it sends nothing
 			continue
 		}
 		local, _ := netip.ParseAddrPort(c.LocalAddr().String())

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
+	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -286,6 +288,53 @@ func TestRunningNodeFollowsItsAddress(t *testing.T) {
 	cfg, err := config.LoadAgent(w.j.file(joinAgent), nil)
 	if err != nil || !strings.HasPrefix(cfg.Service.Listen, "127.0.0.1:") || cfg.Preset != config.PresetDefault {
 		t.Errorf("the halves get %s with preset %q, %v: want the new address and the preset of this daemon", cfg.Service.Listen, cfg.Preset, err)
+	}
+}
+
+// TestAddressThatComesBackIsKept: DHCP takes a machine's address away for a while. The control is an address that stays away.
+func TestAddressThatComesBackIsKept(t *testing.T) {
+	t.Parallel()
+	for _, within := range []time.Duration{lostRunning, lostAtStart} {
+		for away, want := range map[time.Duration]bool{0: false, within - addressLook: false, 2 * within: true} {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				got := lost(t.Context(), within, func() bool { return time.Since(began) >= away })
+				if took := time.Since(began); got != want || took != min(away, within) {
+					t.Errorf("absent for %s of %s: lost %v after %s, want %v", away, within, got, took, want)
+				}
+			})
+		}
+	}
+	w := newJoinWorld(t, "192.0.2.9:7944")
+	w.enrolled(t, "192.0.2.7") // which no interface has
+	w.j.cfg.Join.Address = ""
+	var log bytes.Buffer
+	w.j.log = slog.New(slog.NewTextHandler(&log, nil))
+	synctest.Test(t, func(t *testing.T) {
+		l := w.j.later(config.Joined{Address: netip.MustParseAddr("192.0.2.7")}, true)
+		ctx, cancel := context.WithTimeout(t.Context(), lostRunning)
+		defer cancel()
+		if err := l.Readdress(ctx); !errors.Is(err, context.DeadlineExceeded) || log.Len() > 0 {
+			t.Errorf("%v, log %q: want no request for another address so soon", err, &log)
+		}
+	})
+}
+
+// TestStableAddressIsPreferredToTemporaryOne: a node with privacy extensions of IPv6 gets no address that its machine soon drops.
+func TestStableAddressIsPreferredToTemporaryOne(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	netnstest.IP(t, "link add d0 type veth peer name d1")
+	netnstest.Sysctl(t, "net/ipv6/conf/d0/use_tempaddr", 2)
+	netnstest.Sysctl(t, "net/ipv6/conf/d0/accept_dad", 0)
+	for _, cmd := range []string{"link set d0 up", "link set d1 up", "-6 addr add 2001:db8::1/64 dev d0 nodad mngtmpaddr"} {
+		netnstest.IP(t, cmd)
+	}
+	w := newJoinWorld(t, "[2001:db8::9]:7944")
+	w.j.cfg.Join.Address = ""
+	if got, err := w.j.address(t.Context()); err != nil || got.String() != "2001:db8::1" {
+		t.Errorf("%v, %v: want the stable address", got, err)
 	}
 }
 

@@ -79,8 +79,35 @@ func (l *Later) Refresh(ctx context.Context) error {
 	return l.write(got)
 }
 
+// An address counts as lost after its absence for this long, by the monotonic clock: DHCP and network managers take an address away and
+// give it back, for example at a restart or when a cable is plugged in again. A node that starts waits less, because it does no work yet.
+const lostRunning, lostAtStart = 30 * time.Second, 10 * time.Second
+
 // addressLook is the interval of looking at the machine's addresses.
 const addressLook = time.Second
+
+// lost reports whether an address remains absent for a time. It returns false when present does or when ctx ends.
+func lost(ctx context.Context, within time.Duration, present func() bool) bool {
+	for end := time.Now().Add(within); !present(); {
+		if !time.Now().Before(end) {
+			return true
+		}
+		if !wait(ctx, addressLook) {
+			return false
+		}
+	}
+	return false
+}
+
+// wait reports whether a time passes before ctx ends.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
 
 // Readdress returns nil when the machine has lost the address of its enrolment, the supervisors have accepted another one, and the node's
 // configuration has it. It returns an error when ctx ends. A nil Later waits for that.
@@ -89,30 +116,23 @@ func (l *Later) Readdress(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	pause := addressLook
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
+	for wait(ctx, addressLook) {
+		if !lost(ctx, lostRunning, func() bool { return l.j.has(l.at) == nil }) {
+			continue
 		}
-		switch changed, err := l.readdress(ctx); {
-		case changed:
+		changed, err := l.readdress(ctx)
+		if changed {
 			return nil
-		case err == nil:
-			pause = addressLook
-		default:
-			pause = min(2*pause, joinPauseMost)
+		}
+		if err != nil {
 			l.says("this machine has lost the address of its enrolment, and has no other one that the supervisors accept: trying again", err)
 		}
 	}
+	return ctx.Err()
 }
 
-// readdress asks every supervisor once to accept another address, if the machine has lost the one with which the halves run.
+// readdress asks every supervisor once to accept another address, unless the machine has that of the stored enrolment.
 func (l *Later) readdress(ctx context.Context) (changed bool, err error) {
-	if l.j.has(l.at) == nil {
-		return false, nil
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lock, err := l.j.lock(ctx)

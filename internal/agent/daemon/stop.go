@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -239,7 +240,7 @@ func (d *daemon) otherProven() bool {
 
 // shutdownAt names the files that show a shutdown.
 type shutdownAt struct {
-	scheduled string // has MODE=reboot, poweroff, halt or kexec
+	scheduled string // has MODE=reboot, poweroff, halt or kexec, and its time in USEC
 	noLogin   string // present during a shutdown, and before a scheduled one
 	systemd   string // present where systemd is the first process
 }
@@ -267,16 +268,30 @@ func stopReason(ctx context.Context, at shutdownAt, leave bool) fault.Stop {
 	return fault.StopDaemon
 }
 
-// shutdownMode returns the mode of a shutdown that is scheduled, or under way; 0 if none is, or if the mode is unknown.
+// dueMode returns the mode of a scheduled shutdown whose time has come; 0 if there is none. An agent that stops earlier does so for another
+// reason.
+func dueMode(file string) fault.Stop {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = f.Close() }()
+	set := make(map[string]string)
+	for lines := bufio.NewScanner(io.LimitReader(f, maxScheduled)); lines.Scan(); {
+		key, value, _ := strings.Cut(lines.Text(), "=")
+		set[key] = value
+	}
+	usec, err := strconv.ParseInt(set["USEC"], 10, 64)
+	if err != nil || time.Now().Before(time.UnixMicro(usec)) {
+		return 0
+	}
+	return stopBy(set["MODE"])
+}
+
+// shutdownMode returns the mode of a shutdown that is due, or under way; 0 if none is, or if the mode is unknown.
 func shutdownMode(ctx context.Context, at shutdownAt) fault.Stop {
-	if f, err := os.Open(at.scheduled); err == nil {
-		defer func() { _ = f.Close() }()
-		lines := bufio.NewScanner(io.LimitReader(f, maxScheduled))
-		for lines.Scan() {
-			if mode, ok := strings.CutPrefix(lines.Text(), "MODE="); ok && !strings.HasPrefix(mode, "dry-") {
-				return stopBy(mode)
-			}
-		}
+	if mode := dueMode(at.scheduled); mode != 0 {
+		return mode
 	}
 	if _, err := os.Stat(at.systemd); err != nil {
 		return 0

@@ -28,6 +28,7 @@ import (
 
 // TestStopReasonFollowsSystemd: the files of systemd tell a reboot and a shutdown from a stop of the agent.
 func TestStopReasonFollowsSystemd(t *testing.T) {
+	later := time.Now().Add(12 * time.Hour).UnixMicro() // the agent restarts in the morning, and the machine goes down in the evening
 	for name, tc := range map[string]struct {
 		scheduled string
 		noLogin   bool
@@ -35,9 +36,12 @@ func TestStopReasonFollowsSystemd(t *testing.T) {
 	}{
 		"nothing":          {want: fault.StopDaemon},
 		"reboot":           {scheduled: "USEC=1\nWARN_WALL=1\nMODE=reboot\n", want: fault.StopReboot},
-		"soft reboot":      {scheduled: "MODE=soft-reboot\n", want: fault.StopReboot},
+		"soft reboot":      {scheduled: "USEC=1\nMODE=soft-reboot\n", want: fault.StopReboot},
+		"reboot later":     {scheduled: fmt.Sprintf("USEC=%d\nMODE=reboot\n", later), want: fault.StopDaemon},
+		"power off later":  {scheduled: fmt.Sprintf("USEC=%d\nMODE=poweroff\n", later), want: fault.StopDaemon},
+		"no time":          {scheduled: "MODE=poweroff\n", want: fault.StopDaemon},
 		"power off":        {scheduled: "USEC=1\nMODE=poweroff\n", noLogin: true, want: fault.StopShutdown},
-		"rehearsal":        {scheduled: "MODE=dry-reboot\n", want: fault.StopDaemon},
+		"rehearsal":        {scheduled: "USEC=1\nMODE=dry-reboot\n", want: fault.StopDaemon},
 		"no login":         {noLogin: true, want: fault.StopShutdown},
 		"garbage":          {scheduled: "\x00\xff MODE=reboot", want: fault.StopDaemon},
 		"garbage, closing": {scheduled: "\x00", noLogin: true, want: fault.StopShutdown},

@@ -198,6 +198,7 @@ func New(cfg Config, now time.Time, mono int64, old *halfcore.RecoveryHistory, a
 // Record returns the half's current record.
 func (m *Machine) Record() halfcore.RecoveryRecord {
 	r := m.rec
+	r.Restarts = min(len(m.restarts), m.cfg.Budget)
 	if r.Last != nil {
 		last := *r.Last
 		r.Last = &last
@@ -237,7 +238,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Asked:
 		out.Tell = m.asked(now) || out.Tell
 	case Closed:
-		m.phase, m.rec.State, m.rec.PID, m.rec.Restarts, m.rec.Until, m.rec.Reason = over, halfcore.Stopped, 0, 0, 0, ""
+		m.phase, m.rec.State, m.rec.PID, m.rec.Until, m.rec.Reason = over, halfcore.Stopped, 0, 0, ""
 		m.restarts, m.failures = nil, 0
 		out.Tell = true
 	}
@@ -327,8 +328,7 @@ func (m *Machine) count() {
 	m.failures++
 	m.rec.Total++
 	m.restarts = append(m.restarts, m.passed)
-	m.restarts = m.restarts[max(0, len(m.restarts)-m.cfg.Budget):] // older ones change nothing
-	m.rec.Restarts = len(m.restarts)
+	m.restarts = m.restarts[max(0, len(m.restarts)-m.cfg.Budget-1):] // older ones change nothing, even if uncount takes back this one
 }
 
 // uncount takes back the restart that start has counted: it was not made.
@@ -339,7 +339,6 @@ func (m *Machine) uncount() {
 	m.failures--
 	m.rec.Total--
 	m.restarts = m.restarts[:max(0, len(m.restarts)-1)] // none, if the daemon paused until it left the window
-	m.rec.Restarts = len(m.restarts)
 }
 
 // served handles a half that another process serves: no restart was made. It reports whether that is news.
@@ -389,7 +388,7 @@ func (m *Machine) again(now time.Time) {
 	switch {
 	case len(m.restarts) >= m.cfg.Budget:
 		m.rec.State, m.rec.Until, m.rec.GaveUp = halfcore.GivenUp, 0, true
-		m.rec.Reason = halfcore.GivenUpReason(len(m.restarts), m.cfg.Window, m.wait(), cause)
+		m.rec.Reason = halfcore.GivenUpReason(m.cfg.Budget, m.cfg.Window, m.wait(), cause)
 		return
 	case cause.Kind == halfcore.NotStarted:
 		m.rec.Reason = cause.String()
@@ -442,7 +441,7 @@ func (m *Machine) asked(now time.Time) bool {
 		return false
 	}
 	m.restarts, m.failures = nil, 0
-	m.rec.Restarts, m.rec.Reason = 0, ""
+	m.rec.Reason = ""
 	m.phase, m.startAt = waiting, now
 	if m.rec.State == halfcore.GivenUp {
 		m.rec.State = halfcore.Starting
@@ -489,7 +488,6 @@ func (m *Machine) prune(now time.Time) bool {
 	for len(m.restarts) > 0 && m.passed-m.restarts[0] >= m.cfg.Window {
 		m.restarts = m.restarts[1:]
 	}
-	m.rec.Restarts = len(m.restarts)
 	return len(m.restarts) < before
 }
 

@@ -304,8 +304,10 @@ func (c *child) publish(r halfcore.RecoveryRecord) {
 		if c.links != nil {
 			c.links.close() // so that a person can start it by hand
 		}
+	}
+	if r.State != before {
 		select {
-		case c.d.gaveUp <- struct{}{}:
+		case c.d.changed <- struct{}{}:
 		default: // not handled yet, or in a test without a daemon
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
@@ -15,11 +16,11 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// While both halves of a node are given up, no half is left to say why the node is silent. So the daemon tells the supervisors, with the
-// host half's key. See docs/adr/0098-given-up-is-a-long-wait.md.
+// While both halves of a node are given up, or cannot be started, no half is left to say why the node is silent. So the daemon tells the
+// supervisors, with the host half's key. See docs/adr/0098-given-up-is-a-long-wait.md.
 
 // tellGivenUp sends the supervisors the daemon's report that it has given up both halves. It sends the same report again at each call, until
-// a half serves. Only one goroutine calls it.
+// a half runs or the state of one changes. Only one goroutine calls it.
 func (d *daemon) tellGivenUp() {
 	health, both := d.bothGivenUp()
 	if !both {
@@ -33,9 +34,10 @@ func (d *daemon) tellGivenUp() {
 		}
 		d.givenUp = b
 	}
-	s, err := direct.Listen(d.cfg.Agent.Service.Listen, direct.Options{Interface: d.cfg.Agent.Service.Interface})
+	from := netip.AddrPortFrom(netip.MustParseAddrPort(d.cfg.Agent.Service.Listen).Addr(), 0) // the half's own port is for the half
+	s, err := direct.Listen(from.String(), direct.Options{Interface: d.cfg.Agent.Service.Interface})
 	if err != nil {
-		d.log.Debug("given-up halves not reported", "err", err) // the host half is being started
+		d.log.Debug("given-up halves not reported", "err", err)
 		return
 	}
 	defer func() { _ = s.Close() }()
@@ -44,8 +46,14 @@ func (d *daemon) tellGivenUp() {
 	}
 }
 
-// bothGivenUp returns the records of the halves if both are given up, and this daemon looks after the host half. It is false on a node with
-// two kernels: the daemon of one half knows nothing about the other half.
+// isDown reports whether a half has no process and is given up, or the machine could not make more starts in a row than its budget has.
+func isDown(r halfcore.RecoveryRecord) bool {
+	lacks := r.State == halfcore.Restarting && r.Last != nil && r.Last.Cause.Kind == halfcore.NotStarted && r.Last.Attempt > r.Budget
+	return r.PID == 0 && (r.State == halfcore.GivenUp || lacks)
+}
+
+// bothGivenUp returns the records of the halves, as given up, if both are down and this daemon looks after the host half. It is false on a
+// node with two kernels: the daemon of one half knows nothing about the other half.
 func (d *daemon) bothGivenUp() (health servicenet.Health, both bool) {
 	if d.halves[fault.HalfHost] == nil || !d.cfg.Agent.Window.Zero() {
 		return health, false
@@ -57,9 +65,10 @@ func (d *daemon) bothGivenUp() (health servicenet.Health, both bool) {
 		} else if old, err := ReadRecovery(d.cfg.Agent.StateDir, h); err == nil && old != nil {
 			r = old.Record
 		}
-		if r.State != halfcore.GivenUp {
+		if !isDown(r) {
 			return health, false
 		}
+		r.State, r.Until = halfcore.GivenUp, 0
 		said := &lofamov1.HalfHealth{Recovery: halfcore.RecoveryStatus(r, half.Monotonic())}
 		if h == fault.HalfHost {
 			health.Host = said
@@ -83,6 +92,11 @@ func (d *daemon) sealGivenUp(health servicenet.Health) ([]byte, error) {
 	}
 	origin := fault.Origin{Node: cfg.Node, Half: fault.HalfHost}
 	half.NewRenewer(d.log, origin, cfg.StateDir, signer, verifier).Keep()
+	lock, err := lockAlone(regfile.LockFile(d.statePath(half.RegisterFile), fault.HalfHost), "host")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = lock.Close() }()
 	epoch, garbled, err := storage.NextEpoch(half.EpochPath(cfg.StateDir, fault.HalfHost))
 	if err == nil {
 		err = garbled

@@ -129,7 +129,7 @@ type daemon struct {
 	announced atomic.Bool
 	telling   sync.Mutex // held while tell sends
 	ending    ending
-	gaveUp    chan struct{}  // capacity 1: a half is given up
+	changed   chan struct{}  // capacity 1: the state of a half has changed
 	givenUp   []byte         // the sealed report that both are; nil: not both, or not sealed yet. Of remind, as is:
 	untold    half.Condition // it cannot be sealed
 
@@ -178,7 +178,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	}
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{},
 		round: make(chan struct{}), rechecked: make(chan struct{}, 1), reading: make(chan struct{}, 1),
-		gaveUp: make(chan struct{}, 1), start: time.Now()}
+		changed: make(chan struct{}, 1), start: time.Now()}
 	var locks []string
 	if cfg.Half == 0 {
 		locks = append(locks, "run.lock") // the only lock that versions before --half took
@@ -213,7 +213,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	d.leaveFormerPlace()
 	d.boots = d.lookAtBoots()
 	if err := d.addressed(ctx, d.awaitPlace); err != nil || ctx.Err() != nil {
-		d.boots.end(stopReason(context.WithoutCancel(ctx), shutdownSigns, false))
+		d.ends(err, stopReason(context.WithoutCancel(ctx), shutdownSigns, false))
 		return err
 	}
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within",
@@ -221,10 +221,17 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	serving, end := d.untilAnnounced(ctx)
 	err = d.addressed(serving, func(ctx context.Context) error { return d.inPlace(ctx, d.serve) })
-	if recorded := end(); !recorded && !errors.Is(err, errMoved) && !errors.Is(err, errGone) && !errors.Is(err, errReaddressed) {
-		d.boots.end(fault.StopDaemon)
+	if recorded := end(); !recorded {
+		d.ends(err, fault.StopDaemon)
 	}
 	return err
+}
+
+// ends records the end of the agent, unless Run goes on after err.
+func (d *daemon) ends(err error, reason fault.Stop) {
+	if !errors.Is(err, errMoved) && !errors.Is(err, errGone) && !errors.Is(err, errReaddressed) {
+		d.boots.end(reason)
+	}
 }
 
 // errReaddressed: the node has another address, and its halves have been stopped.
@@ -334,7 +341,8 @@ func (d *daemon) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// remind sends the records to the halves periodically, tells the supervisors when it has given up both, and starts halves that were given up when a person requests it.
+// remind sends the records to the halves periodically. It tells the supervisors when it has given up both, and starts such halves when a
+// person requests it.
 func (d *daemon) remind(ctx context.Context) {
 	t := time.NewTicker(tellEvery)
 	defer t.Stop()
@@ -345,7 +353,8 @@ func (d *daemon) remind(ctx context.Context) {
 		case <-t.C:
 			d.tell()
 			d.tellGivenUp()
-		case <-d.gaveUp:
+		case <-d.changed:
+			d.givenUp = nil // a half that has served since has a later epoch
 			d.tellGivenUp()
 		case <-d.round:
 		case <-d.cfg.Again:

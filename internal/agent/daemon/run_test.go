@@ -195,6 +195,11 @@ func TestDaemonReportsThatBothHalvesAreGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = supervisor.Close() }()
+	port, err := net.ListenPacket("udp", cfg.Service.Listen) // of a host half that is being started
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = port.Close() }()
 	verifier, err := pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster)
 	if err != nil {
 		t.Fatal(err)
@@ -241,5 +246,67 @@ func TestDaemonReportsThatBothHalvesAreGivenUp(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("the daemon has ended: %v", err)
+	}
+}
+
+// TestReportOfHalvesThatAreDownIsOfTheirPresentState: a half that has served meanwhile has a later epoch than the earlier report. Halves that
+// the machine cannot start are reported as well.
+func TestReportOfHalvesThatAreDownIsOfTheirPresentState(t *testing.T) {
+	cfg := agenttest.NodeConfig(t)
+	supervisor, err := net.ListenPacket("udp", cfg.Supervisors[0].Addr(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = supervisor.Close() }()
+	verifier, err := pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster)
+	if err = errors.Join(err, half.MakeStateDir(cfg.StateDir), supervisor.SetReadDeadline(time.Now().Add(time.Minute))); err != nil {
+		t.Fatal(err)
+	}
+	cause := halfcore.Cause{Kind: halfcore.NotStarted, Detail: "no memory"}
+	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), halves: map[fault.Half]*child{},
+		givenUp: []byte("earlier")}
+	for _, h := range d.cfg.halves() {
+		d.halves[h] = &child{d: d, half: h, begun: true, record: halfcore.RecoveryRecord{Half: h, State: halfcore.Restarting, Budget: 5,
+			Reason: cause.String(), Last: &halfcore.Recovery{Cause: cause, Attempt: 6}}}
+	}
+	d.changed <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); d.remind(ctx) }()
+	defer func() { cancel(); <-done }()
+	b := make([]byte, servicenet.MaxDatagram)
+	n, _, err := supervisor.ReadFrom(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := servicenet.Unwrap(b[:n], fault.PathDirect, verifier)
+	if err != nil {
+		t.Fatalf("given %.20q: %v", b[:n], err)
+	}
+	s := r.Health.Host.GetRecovery()
+	if s.GetState() != lofamov1.RecoveryState_GIVEN_UP || s.GetReason() != "could not be started: no memory" {
+		t.Errorf("%v: want given up, with the reason", s)
+	}
+}
+
+// TestHalfWithProcessIsNotDown: only such halves are down that have no process, and are given up or could not be started for a while.
+func TestHalfWithProcessIsNotDown(t *testing.T) {
+	last := func(kind halfcore.CauseKind, attempt int) *halfcore.Recovery {
+		return &halfcore.Recovery{Cause: halfcore.Cause{Kind: kind}, Attempt: attempt}
+	}
+	for name, tc := range map[string]struct {
+		r    halfcore.RecoveryRecord
+		want bool
+	}{
+		"given up":                  {halfcore.RecoveryRecord{State: halfcore.GivenUp}, true},
+		"given up, cold start":      {halfcore.RecoveryRecord{State: halfcore.GivenUp, PID: 7}, false},
+		"could not be started":      {halfcore.RecoveryRecord{State: halfcore.Restarting, Budget: 5, Last: last(halfcore.NotStarted, 6)}, true},
+		"could not be started once": {halfcore.RecoveryRecord{State: halfcore.Restarting, Budget: 5, Last: last(halfcore.NotStarted, 1)}, false},
+		"being restarted":           {halfcore.RecoveryRecord{State: halfcore.Restarting, Budget: 5, Last: last(halfcore.Killed, 6)}, false},
+		"running":                   {halfcore.RecoveryRecord{State: halfcore.Running, Last: last(halfcore.NotStarted, 6)}, false},
+	} {
+		if got := isDown(tc.r); got != tc.want {
+			t.Errorf("%s: down %v, want %v", name, got, tc.want)
+		}
 	}
 }

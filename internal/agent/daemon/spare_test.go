@@ -124,6 +124,13 @@ func TestHalvesStopWhenAddressChanges(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	d.boots = &boots{path: filepath.Join(t.TempDir(), bootFile), log: d.log}
+	if d.ends(errReaddressed, fault.StopDaemon); d.boots.record.Ended != nil {
+		t.Error("with another address, an end of the agent is recorded, though it goes on")
+	}
+	if d.ends(nil, fault.StopDaemon); d.boots.record.Ended == nil {
+		t.Error("asked to stop: no end of the agent is recorded")
+	}
 	failed := errors.New("for the test")
 	if err := d.addressed(t.Context(), func(context.Context) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("with its address: %v: want the error of the halves", err)

@@ -16,11 +16,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
+// LockFile returns the path of the lock of one half of a register file.
+func LockFile(path string, half fault.Half) string { return path + "." + half.String() }
+
 // takeLock takes the lock of one half, or returns its holder in the error. It uses flock, so that the lock ends with
 // the process in any case. The file beside it stays, since removing it would let two processes lock two different files
 // of the same name.
 func takeLock(path string, half fault.Half) (*os.File, error) {
-	name := path + "." + half.String()
+	name := LockFile(path, half)
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
@@ -204,7 +207,7 @@ func (f *File) NoteTests(what string) error {
 
 // LastHolder returns the process that last took the lock of a half, whether it still holds the lock or not.
 func LastHolder(path string, half fault.Half) (Holder, error) {
-	name := path + "." + half.String()
+	name := LockFile(path, half)
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return Holder{}, fmt.Errorf("lock of the %s half: %w", half, err)
@@ -220,7 +223,7 @@ func LastHolder(path string, half fault.Half) (Holder, error) {
 // HolderOf returns the process that holds the lock of a half, and false if there is none. It takes a free lock for some
 // microseconds; a half that starts then waits (TryLock).
 func HolderOf(path string, half fault.Half) (Holder, bool, error) {
-	name := path + "." + half.String()
+	name := LockFile(path, half)
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return Holder{}, false, nil

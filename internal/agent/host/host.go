@@ -249,9 +249,13 @@ func (h *hostHalf) openGossip(cs *half.Closers) error {
 	return nil
 }
 
+// leastMembers is the room for gossip members in a small torus, which may grow while the half runs. It bounds what the half keeps of made-up
+// members: their names and metadata take less than 1 MiB.
+const leastMembers = 1024
+
 // gossipMembers returns the number of gossip members that a half keeps in a torus of so many places: the nodes and supervisors, those that
 // join later, and some that died. A half does not know the other nodes' names, and holders of the gossip key can make up any.
-func gossipMembers(places int) int { return min(2*places+64, gossip.MaxMembers) }
+func gossipMembers(places int) int { return min(max(2*places+64, leastMembers), gossip.MaxMembers) }
 
 // gossipTiming is slow: membership is a hint here, and its probes would be the main cost of an idle agent. But where
 // no supervisor answers, probes must come before the service network would be called dead, which is 2.4 digest

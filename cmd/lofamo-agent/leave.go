@@ -19,11 +19,11 @@ func (o *options) leaveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "leave",
 		Short: "Take this node out of the cluster for good: for a machine that is about to be taken away",
-		Long: `Announces to the supervisors that this node leaves the cluster, and returns when they have committed that. From then on its
-silence is no fault. Within some seconds the leader removes the node from the topology, which frees its place, and the agent
-stops the halves. The machine needs another token to enrol again.
+		Long: `Announces to the supervisors that this node leaves the cluster, and returns when they have committed that notice. Within
+some seconds the leader removes the node from the topology, which frees its place, and the agent stops the halves. The machine needs another token to enrol again.
 
-A cluster with regions has fixed places, and the last two nodes stay: such a node only stops. Run it as root or as the user of the halves.`,
+A cluster with regions has fixed places, and the last two nodes stay: such a node only stops, and 'lofamoctl status' goes on to list it.
+The command cannot know that, so look there. Run it as root or as the user of the halves.`,
 		Example: `  lofamo-agent leave --config /etc/lofamo/agent.yaml`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -36,7 +36,8 @@ A cluster with regions has fixed places, and the last two nodes stay: such a nod
 			if err := local.AnnounceStop(ctx, cfg.StateDir, fault.StopLeave); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), "the supervisors know that this node leaves")
+			_, err = fmt.Fprintln(c.OutOrStdout(), "the supervisors have this node's notice that it leaves: "+
+				"it has left once 'lofamoctl status' does not list it")
 			return err
 		},
 	}

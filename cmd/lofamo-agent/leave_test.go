@@ -43,7 +43,8 @@ func TestLeaveCommandAnnouncesThatNodeLeaves(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	defer func() { _ = srv.Close(); <-done }()
-	if code, out := leave(); code != 0 || len(got) != 1 || got[0] != fault.StopLeave {
+	if code, out := leave(); code != 0 || len(got) != 1 || got[0] != fault.StopLeave ||
+		!strings.Contains(out, "have this node's notice") {
 		t.Errorf("exit code %d, notices %v, %s: want a leave", code, got, out)
 	}
 	refuse = errors.New("no supervisor answers")

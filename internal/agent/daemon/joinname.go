@@ -27,7 +27,7 @@ func joinName(a config.Agent, hostname func() (string, error)) (named config.Age
 	}
 	enrolled := enrolledName(a.StateDir)
 	switch {
-	case a.Node != "" && (enrolled == "" || a.Join.TokenFile == ""):
+	case a.Node != "" && (enrolled == "" || a.Join.NamesNode()):
 		return a, "", nil
 	case enrolled != "":
 		if want != enrolled && err == nil {

@@ -50,6 +50,10 @@ func TestEnrolledNodeKeepsItsName(t *testing.T) {
 	if got, note, err := joinName(a, nameless); err != nil || got.Node != "n1" || note != "" {
 		t.Errorf("a host without a name: %s, %q, %v: want n1", got.Node, note, err)
 	}
+	a.Node, a.Join.TokenFile = "n2", "" // no evidence at all
+	if got, _, err := joinName(a, called("n1")); err != nil || got.Node != "n1" {
+		t.Errorf("another name without evidence: %s, %v: want n1", got.Node, err)
+	}
 	// Evidence that names the node renames it: Kubernetes has another Node object now.
 	a.Node, a.Join.TokenFile, a.Join.ServiceAccountTokenFile = "n2", "", "/token"
 	if got, note, err := joinName(a, called("n1")); err != nil || got.Node != "n2" || note != "" {

@@ -39,7 +39,7 @@ type KubernetesConfig struct {
 	// node-problem-detector. The service account needs the right to list and watch nodes. Default false: such policies start no response.
 	Evidence bool `json:"evidence,omitempty"`
 	// GoodConditions has the healthy status of other programs' conditions, True or False by type, such as {EtcdIsVoter: "True"}. At most 64.
-	// Default: the custom, by which a type that ends in a good word, such as StorageReady, is healthy when True, and any other when False.
+	// Default: a type that ends in a word such as Ready, Healthy or Available is healthy when True, and any other when False.
 	GoodConditions map[string]string `json:"goodConditions,omitempty"`
 }
 

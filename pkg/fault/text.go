@@ -42,7 +42,7 @@ func Cut(s string, limit int) string {
 	return s[:limit]
 }
 
-// Hidden reports whether a character does something else than to show itself: control characters, which could control a reader's terminal,
+// Hidden reports whether a character is not shown as itself: control characters, which could control a reader's terminal,
 // format characters, which could change the order of the text around them or make two texts look alike, separators of lines and
 // paragraphs, and characters that most fonts do not show.
 func Hidden(r rune) bool {

@@ -20,7 +20,8 @@ func (o *options) leaveCommand() *cobra.Command {
 		Use:   "leave",
 		Short: "Take this node out of the cluster for good: for a machine that is about to be taken away",
 		Long: `Announces to the supervisors that this node leaves the cluster, and returns when they have committed that notice. Within
-some seconds the leader removes the node from the topology, which frees its place, and the agent stops the halves. The machine needs another token to enrol again.
+some seconds the leader removes the node from the topology, which frees its place, and the agent stops the halves. The machine
+needs another token to enrol again.
 
 A cluster with regions has fixed places, and the last two nodes stay: such a node only stops, and 'lofamoctl status' goes on to list it.
 The command cannot know that, so look there. Run it as root or as the user of the halves.`,

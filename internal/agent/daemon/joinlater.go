@@ -86,7 +86,7 @@ const lostRunning, lostAtStart = 30 * time.Second, 10 * time.Second
 // addressLook is the interval of looking at the machine's addresses.
 const addressLook = time.Second
 
-// lost reports whether an address remains absent for a time. It returns false when present does or when ctx ends.
+// lost reports whether an address remains absent for a time. It returns false once present returns true, or when ctx ends.
 func lost(ctx context.Context, within time.Duration, present func() bool) bool {
 	for end := time.Now().Add(within); !present(); {
 		if !time.Now().Before(end) {

@@ -138,18 +138,28 @@ func TestDeviceThatVanishedStaysFailedOverRestart(t *testing.T) {
 	})
 }
 
-// TestSlackSurvivesRestart: a temperature just below the limit that it passed is still SICK.
+// TestSlackSurvivesRestart: a temperature just below the limit that it passed is still SICK. So is one that cannot be read any more. Another
+// input is not.
 func TestSlackSurvivesRestart(t *testing.T) {
 	root := t.TempDir()
 	sourcetest.Write(t, root, "class/hwmon/hwmon0/name", "coretemp")
 	sourcetest.Write(t, root, "class/hwmon/hwmon0/temp1_input", "79000")
 	sourcetest.Write(t, root, "class/hwmon/hwmon0/temp1_max", "80000")
-	for was, want := range map[fault.State]fault.State{fault.Normal: fault.Normal, fault.Sick: fault.Sick} {
+	for _, tc := range []struct{ file, detail, want string }{
+		{"79000", "coretemp temp1 is 81 °C: above the warning limit 80", "SICK"},
+		{"79000", "coretemp temp2 is 81 °C: above the warning limit 80", "NORMAL"},
+		{"?", "coretemp temp1 is 81 °C: above the warning limit 80", "SICK"},
+		{"?", "coretemp temp2 is 81 °C: above the warning limit 80", "UNKNOWN"},
+	} {
 		synctest.Test(t, func(t *testing.T) {
+			sourcetest.Write(t, root, "class/hwmon/hwmon0/temp1_input", tc.file)
 			src := NewHwmon(HwmonConfig{Sysfs: root, Quantity: Temperature, Bounds: NoBounds()})
-			before := Reading{Source: src.Name(), Component: src.Component(), State: was}
-			if last := life(t, time.Second/2, restarted(t, before), func(Reading) {}, src); last[0].State != want {
-				t.Errorf("79 °C of 80, %s before: %+v: want %s", was, last[0], want)
+			was := []Reading{{Source: src.Name(), Component: src.Component(), State: fault.Sick, Detail: tc.detail}}
+			for range 2 {
+				was = life(t, time.Second/2, restarted(t, was...), func(Reading) {}, src)
+			}
+			if was[0].State.String() != tc.want {
+				t.Errorf("%s of 80 °C, before: %s: %+v: want %s", tc.file, tc.detail, was[0], tc.want)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
 
+	"github.com/lofamo/lofamo/internal/agent/half/halfcore"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestSensorsStatesOutliveColdProcesses(t *testing.T) {
 	cfg := config.Agent{Node: "n0", StateDir: t.TempDir()}
 	open := func(use func(c *Common)) {
-		c := &Common{Config: cfg, Half: fault.HalfHost, Log: slog.New(slog.DiscardHandler)}
+		c := &Common{Config: cfg, Half: fault.HalfHost, Topo: &halfcore.Topology{}, Log: slog.New(slog.DiscardHandler)}
 		var cs Closers
 		c.OpenCopy(&cs)
 		use(c)

@@ -231,7 +231,7 @@ func (s *Hwmon) before(in input) fault.State {
 	return 0
 }
 
-// unread notes what of an input cannot be read. It reports whether the input was wrong before it lost its value or its limits: it then
+// unread notes the error of an input, and reports whether the input was wrong before it lost its value or its limits. Such an input then
 // stays wrong.
 func (s *Hwmon) unread(l *look, in input, err error) bool {
 	l.Fail(err)

@@ -46,7 +46,7 @@ func (s *rdmaSource) port() string { return s.cfg.Device + "/" + strconv.Itoa(s.
 func (s *rdmaSource) resume(source.Reading) { s.seen = true }
 
 // Read judges the port by its logical state, and by its network interface unless it is a port of InfiniBand: there, an interface is an
-// IPoIB service that nobody need configure (Documentation/ABI/stable/sysfs-class-infiniband; drivers/infiniband/core/sysfs.c,
+// IPoIB service, which needs no configuration there (Documentation/ABI/stable/sysfs-class-infiniband; drivers/infiniband/core/sysfs.c,
 // state_show). A port that never existed is unknown; one that has disappeared is FAILED.
 func (s *rdmaSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.cfg.Component, s.Name())

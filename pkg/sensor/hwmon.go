@@ -46,8 +46,8 @@ type kind struct {
 	slack, relative float64
 	// lowest and highest bound what a part that works can have; see possible.
 	lowest, highest float64
-	neverZero       bool // exactly 0 is no value
-	windows         bool // a single limit is none
+	neverZero       bool     // exactly 0 is no value
+	windows         []string // drivers of which a single limit is none
 }
 
 func (q Quantity) kind() kind {
@@ -55,7 +55,7 @@ func (q Quantity) kind() kind {
 	case Temperature: // millidegrees Celsius
 		return kind{component: fault.ComponentTemperature, prefix: "temp", unit: "°C", scale: 1e-3, slack: 2, lowest: -40, highest: 127, neverZero: true}
 	case Voltage: // millivolts
-		return kind{component: fault.ComponentVoltage, prefix: "in", unit: "V", scale: 1e-3, relative: 0.01, lowest: -1e3, highest: 1e3, windows: true}
+		return kind{component: fault.ComponentVoltage, prefix: "in", unit: "V", scale: 1e-3, relative: 0.01, lowest: -1e3, highest: 1e3, windows: boards}
 	default: // microwatts
 		return kind{component: fault.ComponentPower, prefix: "power", unit: "W", scale: 1e-6, relative: 0.01, lowest: -1, highest: 1e5}
 	}
@@ -146,7 +146,7 @@ type Hwmon struct {
 	sys   source.Root
 	chips *chips
 	last  map[string]fault.State // of each input, for the slack
-	was   fault.State            // before a restart, of inputs without last
+	was   source.Reading         // before a restart
 	seen  bool                   // an input of the quantity has given a value
 
 	applied atomic.Pointer[Bounds] // of the input that decided the last reading
@@ -175,7 +175,7 @@ func (s *Hwmon) Component() fault.Component { return s.kind.component }
 func (s *Hwmon) Bounds() Bounds { return *s.applied.Load() }
 
 // resume implements resumer.
-func (s *Hwmon) resume(was source.Reading) { s.was = was.State }
+func (s *Hwmon) resume(was source.Reading) { s.was = was }
 
 // input is one measuring point.
 type input struct {
@@ -198,15 +198,10 @@ func (s *Hwmon) Read(context.Context) (source.Reading, error) {
 	state := fault.State(0)
 	for i := range l.inputs {
 		in := &l.inputs[i]
-		in.bounds = in.bounds.over(s.cfg.Bounds)
 		if in.bounds.none() {
 			continue
 		}
-		last, known := s.last[in.key]
-		if !known {
-			last = s.was
-		}
-		st := in.bounds.classifyFrom(last, in.value, s.kind)
+		st := in.bounds.classifyFrom(s.before(*in), in.value, s.kind)
 		s.last[in.key] = st
 		if worst == nil || st > state || st == state && in.headroom() < worst.headroom() {
 			worst, state = in, st
@@ -215,7 +210,6 @@ func (s *Hwmon) Read(context.Context) (source.Reading, error) {
 	if worst != nil {
 		b := worst.bounds
 		s.applied.Store(&b)
-		s.was = 0
 		l.Say(state, worst.value, s.kind.unit, "%s", s.describe(*worst))
 	}
 	r, err := l.Reading(s.absent(l.inputs))
@@ -224,6 +218,30 @@ func (s *Hwmon) Read(context.Context) (source.Reading, error) {
 		r.Value, r.Unit = l.inputs[0].value, s.kind.unit // known, though not judged
 	}
 	return r, err
+}
+
+// before returns an input's last state, which may be from before a restart.
+func (s *Hwmon) before(in input) fault.State {
+	if last, known := s.last[in.key]; known {
+		return last
+	}
+	if strings.HasPrefix(s.was.Detail, in.name+" is ") {
+		return s.was.State
+	}
+	return 0
+}
+
+// unread notes the error of an input, and reports whether the input was wrong before it lost its value or its limits. Such an input then
+// stays wrong.
+func (s *Hwmon) unread(l *look, in input, err error) bool {
+	l.Fail(err)
+	last := s.before(in)
+	if err == nil || last <= fault.Normal || !math.IsNaN(in.value) && !in.bounds.none() {
+		return false
+	}
+	s.last[in.key] = last
+	l.Say(last, 0, "", "%s is not readable, and was %s", in.name, last)
+	return true
 }
 
 // headroom returns the distance to the nearest upper bound; inputs without one sort last.
@@ -241,7 +259,7 @@ func (in input) headroom() float64 {
 func (s *Hwmon) absent(inputs []input) string {
 	if len(inputs) > 0 {
 		in := inputs[0]
-		return fmt.Sprintf("%s is %.4g %s, but neither chip nor configuration has limits for it", in.name, in.value, s.kind.unit)
+		return fmt.Sprintf("%s is %.4g %s, but neither chip nor configuration has plausible limits for it", in.name, in.value, s.kind.unit)
 	}
 	what := s.cfg.Quantity.String() + " sensor"
 	if s.cfg.Chip != "" {

@@ -89,7 +89,7 @@ func TestBoundsOfWhatDecided(t *testing.T) {
 		}
 	}
 	read(Bounds{n, -5, n, n})
-	for file, value := range map[string]string{"name": "k10temp", "temp1_input": "60000", "temp1_max": "70000", "temp1_crit": "80000",
+	for file, value := range map[string]string{"name": "coretemp", "temp1_input": "60000", "temp1_max": "70000", "temp1_crit": "80000",
 		"temp2_input": "20000", "temp2_lcrit": "-20000", "temp2_min": "0", "temp2_max": "90000"} {
 		sourcetest.Write(t, root, "class/hwmon/hwmon0/"+file, value)
 	}

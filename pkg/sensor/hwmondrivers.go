@@ -11,7 +11,8 @@ import (
 // judged. The others are listed, unless the configuration names them (ADR 86).
 
 // processors are the drivers of processors' own sensors, and their thermal zones.
-var processors = []string{"coretemp", "k8temp", "k10temp", "zenpower*", "via_cputemp", "x86_pkg_temp", "cpu*thermal", "soc*thermal", "TCPU*"}
+var processors = []string{"coretemp", "k8temp", "k10temp", "zenpower*", "via_cputemp", "x86_pkg_temp", "cpu*thermal", "soc*thermal", "TCPU*",
+	"CPU-therm*", "bigcore*thermal", "littlecore*thermal", "package?thermal", "smpro_hwmon"}
 
 // regulators are the drivers of power supplies and of chips that watch a supply, most of them by PMBus.
 var regulators = []string{"pmbus", "acbel*", "adm107*", "adm12*", "bel-pfe", "dps*", "fsp*", "ibm-cffps*", "ibmpowernv", "ina[23]*", "inspur*", "ir3*",
@@ -45,27 +46,24 @@ func (k kind) possible(v float64) bool {
 }
 
 // programmed drops the limits that nobody programmed: 0, outside the possible range, an upper one of less than 0, and a pair that admits no
-// value. Limits of a voltage are a window around its nominal value. The result is whether a limit was dropped.
-func (b *Bounds) programmed(k kind) (dropped bool) {
+// value. Limits of a voltage that a board controller measures are a window around its nominal value.
+func (b *Bounds) programmed(k kind, driver string) {
+	if driver == "k10temp" {
+		b.WarnHigh = math.NaN() // 70 °C, a constant of the driver
+	}
 	for _, pair := range [2][2]*float64{{&b.WarnLow, &b.WarnHigh}, {&b.AlarmLow, &b.AlarmHigh}} {
 		low, high := pair[0], pair[1]
-		none := func(bound *float64) {
-			dropped = dropped || !math.IsNaN(*bound)
-			*bound = math.NaN()
-		}
 		if *low == 0 || !k.possible(*low) {
-			none(low)
+			*low = math.NaN()
 		}
 		if *high <= 0 || !k.possible(*high) {
-			none(high)
+			*high = math.NaN()
 		}
 		window := *low > 0 && *low < *high && *high <= widest**low // false with NaN
-		if *low >= *high || k.windows && !window {
-			none(low)
-			none(high)
+		if *low >= *high || matches(driver, k.windows) && !window {
+			*low, *high = math.NaN(), math.NaN()
 		}
 	}
-	return dropped
 }
 
 // widest is the greatest ratio of the two limits of a voltage.

@@ -19,7 +19,7 @@ const (
 type look struct {
 	*source.Judge
 	inputs      []input  // that are judged
-	implausible []string // names of inputs with a value or limits that no part has
+	implausible []string // names of inputs with a value that no part has
 	listed      []string // names of inputs that are not judged
 }
 
@@ -71,8 +71,8 @@ func (s *Hwmon) chipInputs(l *look, c *chip) {
 		if !s.wanted(label, point) {
 			continue
 		}
-		if in, ok := s.read(l, c, point, f); ok {
-			in.name, in.key = c.name+" "+label, c.dir+"/"+point
+		in := input{name: c.name + " " + label, key: c.dir + "/" + point}
+		if err := s.read(c, point, f, &in); !s.unread(l, in, err) && !math.IsNaN(in.value) {
 			s.sort(l, c.name, in)
 		}
 	}
@@ -81,38 +81,34 @@ func (s *Hwmon) chipInputs(l *look, c *chip) {
 // sort puts an input where it belongs: to those that are judged, or to those that are only named.
 func (s *Hwmon) sort(l *look, driver string, in input) {
 	s.seen = true
-	dropped := in.bounds.programmed(s.kind)
+	in.bounds.programmed(s.kind, driver)
 	switch {
-	case !s.kind.possible(in.value) || matches(driver, boards) && in.bounds.open(in.value):
+	case !s.kind.possible(in.value) || matches(driver, s.kind.windows) && in.bounds.open(in.value):
 		l.implausible = append(l.implausible, fmt.Sprintf("%s %.4g %s", in.name, in.value, s.kind.unit))
-		return
-	case dropped && in.bounds.none():
-		l.implausible = append(l.implausible, "limits of "+in.name)
-	case !s.judged(driver):
-		l.listed = append(l.listed, in.name)
-	}
-	if s.judged(driver) {
+	case s.judged(driver):
+		in.bounds = in.bounds.over(s.cfg.Bounds)
 		l.inputs = append(l.inputs, in)
+	default:
+		l.listed = append(l.listed, in.name)
 	}
 }
 
-// read reads one input and its limits. It returns false for an input that is unreadable, disabled, or marked useless by its own
-// fault flag.
-func (s *Hwmon) read(l *look, c *chip, point, file string) (input, bool) {
+// read reads one input and its limits. The value of an input that is unreadable, disabled, or marked useless by its own fault flag is NaN.
+// The error names the files that are unreadable.
+func (s *Hwmon) read(c *chip, point, file string, in *input) (failed error) {
 	number := func(file string) float64 {
 		v, err := s.listed(c, file)
-		l.Fail(err)
+		failed = errors.Join(failed, err)
 		return v
 	}
 	if number(point+"_enable") == 0 || number(point+"_fault") == 1 {
-		return input{}, false
+		in.value = math.NaN()
+		return failed
 	}
-	v := number(file)
-	if math.IsNaN(v) {
-		return input{}, false
-	}
-	return input{value: v * s.kind.scale, bounds: Bounds{AlarmLow: number(point+"_lcrit") * s.kind.scale, WarnLow: number(point+"_min") * s.kind.scale,
-		WarnHigh: number(point+"_max") * s.kind.scale, AlarmHigh: number(point+"_crit") * s.kind.scale}}, true
+	in.value = number(file) * s.kind.scale
+	in.bounds = Bounds{AlarmLow: number(point+"_lcrit") * s.kind.scale, WarnLow: number(point+"_min") * s.kind.scale,
+		WarnHigh: number(point+"_max") * s.kind.scale, AlarmHigh: number(point+"_crit") * s.kind.scale}
+	return failed
 }
 
 // listed is optional for a file of a chip. It opens only files that the chip has.
@@ -144,8 +140,8 @@ func orNaN(v int64, err error) (float64, error) {
 }
 
 // zones reads the thermal zones (Documentation/ABI/testing/sysfs-class-thermal). Trip points of type critical are
-// alarms. Hot and passive ones, at which the kernel begins to act, are warnings. Active ones only start fans. If the processor has zones
-// of its own, they decide.
+// alarms, hot ones are warnings. At passive ones the kernel throttles, which is normal use, and active ones only start fans. If the
+// processor has zones of its own with limits, they decide.
 func (s *Hwmon) zones(l *look) {
 	zones, err := s.sys.Glob(thermalDir, "thermal_zone[0-9]*")
 	l.Fail(err)
@@ -160,18 +156,20 @@ func (s *Hwmon) zones(l *look) {
 		if s.cfg.Chip != "" && s.cfg.Chip != name || !s.wanted(z, z) {
 			continue
 		}
+		in := input{name: name, key: z}
 		v, err := s.optional(dir, "temp")
-		l.Fail(err)
-		if math.IsNaN(v) {
+		in.value = v * s.kind.scale
+		err = errors.Join(err, s.trips(dir, &in.bounds))
+		if s.unread(l, in, err) || math.IsNaN(in.value) {
 			continue
 		}
 		s.seen = true
-		in := input{name: name, key: z, value: v * s.kind.scale, bounds: s.trips(l, dir)}
-		in.bounds.programmed(s.kind)
+		in.bounds.programmed(s.kind, name)
+		in.bounds = in.bounds.over(s.cfg.Bounds)
 		switch {
 		case !s.kind.possible(in.value):
 			l.implausible = append(l.implausible, fmt.Sprintf("%s %.4g %s", in.name, in.value, s.kind.unit))
-		case matches(name, processors):
+		case matches(name, processors) && !in.bounds.none():
 			own = append(own, in)
 		default:
 			others = append(others, in)
@@ -182,26 +180,25 @@ func (s *Hwmon) zones(l *look) {
 	}
 }
 
-func (s *Hwmon) trips(l *look, dir string) Bounds {
-	b := NoBounds()
-	files, err := s.sys.Glob(dir, "trip_point_[0-9]*_type")
-	l.Fail(err)
+// trips reads the trip points of a zone. The error names the files that are unreadable.
+func (s *Hwmon) trips(dir string, b *Bounds) error {
+	*b = NoBounds()
+	files, failed := s.sys.Glob(dir, "trip_point_[0-9]*_type")
 	for _, f := range files {
-		kind, err := s.sys.Text(dir, f)
-		l.Fail(err)
+		kind, kindErr := s.sys.Text(dir, f)
 		t, err := s.optional(dir, strings.TrimSuffix(f, "_type")+"_temp")
-		l.Fail(err)
+		failed = errors.Join(failed, kindErr, err)
 		if t *= s.kind.scale; t <= 0 { // not programmed: firmware writes 0 or -274
 			continue
 		}
 		switch kind {
 		case "critical":
 			b.AlarmHigh = lower(b.AlarmHigh, t)
-		case "hot", "passive":
+		case "hot":
 			b.WarnHigh = lower(b.WarnHigh, t)
 		}
 	}
-	return b
+	return failed
 }
 
 // lower returns the smaller of two numbers, each of which may be NaN.

@@ -3,6 +3,7 @@ package sensor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -19,7 +20,27 @@ func judgeInterface(j *source.Judge, sys source.Root, name string) bool {
 	if state != 0 {
 		j.Say(state, 0, "", "%s", text)
 	}
-	bond, members := bondBelow(sys, name)
+	below := []string{name} // and all interfaces that it is on top of, each once
+	for i := 0; i < min(len(below), maxBelow); i++ {
+		if members, err := sys.Text(netDir, below[i], "bonding/slaves"); err == nil {
+			judgeMembers(j, sys, below[i], strings.Fields(members))
+			continue
+		}
+		lower, _ := sys.Glob(netDir+"/"+below[i], "lower_*")
+		for _, l := range lower {
+			if l = strings.TrimPrefix(l, "lower_"); !slices.Contains(below, l) {
+				below = append(below, l)
+			}
+		}
+	}
+	return state != 0
+}
+
+// maxBelow is the largest number of interfaces that an interface is on top of: a bridge has a port for each container.
+const maxBelow = 256
+
+// judgeMembers judges a bond by its members (Documentation/networking/bonding.rst).
+func judgeMembers(j *source.Judge, sys source.Root, bond string, members []string) {
 	for _, m := range members {
 		state, text, err := linkOf(sys, m)
 		mii, miiErr := sys.Text(netDir, m, "bonding_slave/mii_status")
@@ -32,7 +53,6 @@ func judgeInterface(j *source.Judge, sys source.Root, name string) bool {
 			j.Fail(err)
 		}
 	}
-	return state != 0
 }
 
 // linkOf judges operstate (RFC 2863 states, Documentation/networking/operstates.rst) and carrier. An interface whose
@@ -66,23 +86,4 @@ func linkOf(sys source.Root, name string) (state fault.State, text string, err e
 		state, text = fault.Normal, name+" is "+oper+", carrier on"
 	}
 	return state, text, errors.Join(operErr, carrierErr)
-}
-
-// maxNest is the largest number of interfaces on top of each other: VLANs on a bond, and more.
-const maxNest = 8
-
-// bondBelow returns the bond that an interface is, or is on top of, and the bond's members
-// (Documentation/networking/bonding.rst).
-func bondBelow(sys source.Root, name string) (bond string, members []string) {
-	for range maxNest {
-		if slaves, err := sys.Text(netDir, name, "bonding/slaves"); err == nil {
-			return name, strings.Fields(slaves)
-		}
-		lower, _ := sys.Glob(netDir+"/"+name, "lower_*")
-		if len(lower) != 1 {
-			break
-		}
-		name = strings.TrimPrefix(lower[0], "lower_")
-	}
-	return "", nil
 }

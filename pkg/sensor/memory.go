@@ -37,10 +37,11 @@ type memoryConfig struct {
 type memorySource struct {
 	cfg       memoryConfig
 	proc, sys source.Root
-	corrected *source.Growth
-	reclaims  *source.Growth // direct reclaims of the machine's memory
-	kills     *source.Growth // all
-	ooms      *source.Growth // of machineKills
+	counts    map[string]uint64         // the last value of each counter of EDAC
+	corrected map[string]*source.Growth // of each memory controller
+	reclaims  *source.Growth            // direct reclaims of the machine's memory
+	kills     *source.Growth            // all
+	ooms      *source.Growth            // of machineKills
 
 	lastKills    uint64 // the counter at the last reading, if killsKnown
 	killsKnown   bool
@@ -60,13 +61,16 @@ const (
 	shortKB    = 4 << 20
 )
 
+const edacDir = "devices/system/edac/mc"
+
 // newMemory returns the source.
 func newMemory(cfg memoryConfig) *memorySource {
 	return &memorySource{
 		cfg:       cfg,
 		proc:      source.Root(cfg.Procfs),
 		sys:       source.Root(cfg.Sysfs),
-		corrected: source.NewGrowth(cfg.CorrectedWindow),
+		counts:    map[string]uint64{},
+		corrected: map[string]*source.Growth{},
 		reclaims:  source.NewGrowth(recently),
 		kills:     source.NewGrowth(cfg.OOMHold),
 		ooms:      source.NewGrowth(cfg.OOMHold),
@@ -95,37 +99,31 @@ func (s *memorySource) Read(context.Context) (source.Reading, error) {
 // from boot, or from the last write to reset_counters. An uncorrected error is FAILED for as long as the counter shows
 // it, so that a restart of this process loses nothing, and an operator who replaced the module clears it.
 func (s *memorySource) edac(j *source.Judge, now time.Time) {
-	const dir = "devices/system/edac/mc"
-	controllers, err := s.sys.Glob(dir, "mc[0-9]*")
+	controllers, err := s.sys.Glob(edacDir, "mc[0-9]*")
 	j.Fail(err)
-	if len(controllers) == 0 {
-		return
+	var ue, grown uint64
+	counted, whole := false, true
+	count := func(mc, file string) (n uint64, known bool) {
+		n, known, err := s.count(mc, file)
+		j.Fail(err)
+		counted, whole = counted || known, whole && err == nil
+		return n, known
 	}
-	var ce, ue uint64
-	found := false
 	for _, mc := range controllers {
-		for _, c := range []struct {
-			file string
-			sum  *uint64
-		}{{"ce_count", &ce}, {"ue_count", &ue}} {
-			n, err := s.sys.Uint(dir, mc, c.file)
-			switch {
-			case err == nil:
-				*c.sum += n
-				found = true
-			case !source.Missing(err):
-				j.Fail(err)
-				return // a partial sum would look like a reset
+		n, _ := count(mc, "ue_count")
+		ue += n
+		if n, known := count(mc, "ce_count"); known {
+			if s.corrected[mc] == nil {
+				s.corrected[mc] = source.NewGrowth(s.cfg.CorrectedWindow)
 			}
+			grown += s.corrected[mc].Add(now, n)
 		}
 	}
-	if !found {
-		return
-	}
-	grown := s.corrected.Add(now, ce)
 	window := s.cfg.CorrectedWindow.Seconds()
-	j.Trend(source.Measure{Quantity: fault.QuantityCorrectedErrors, Value: float64(grown) / window,
-		Threshold: float64(s.cfg.SickCorrected) / window})
+	if counted {
+		j.Trend(source.Measure{Quantity: fault.QuantityCorrectedErrors, Value: float64(grown) / window,
+			Threshold: float64(s.cfg.SickCorrected) / window})
+	}
 	switch {
 	case ue > 0:
 		j.Say(fault.Failed, float64(ue), "", "%s since boot or reset_counters",
@@ -133,9 +131,24 @@ func (s *memorySource) edac(j *source.Judge, now time.Time) {
 	case grown > uint64(s.cfg.SickCorrected):
 		j.Within(s.cfg.CorrectedWindow, fault.Sick, float64(grown), "", "%s within %v: more than %d", fault.Plural(grown, "corrected memory error"),
 			s.cfg.CorrectedWindow, s.cfg.SickCorrected)
-	default:
+	case counted && whole:
 		j.Say(fault.Normal, float64(grown), "", "%s within %v", fault.Plural(grown, "corrected memory error"), s.cfg.CorrectedWindow)
 	}
+}
+
+// count returns a counter of a memory controller. The last value stands for one that cannot be read, beside the error.
+func (s *memorySource) count(mc, file string) (n uint64, known bool, err error) {
+	n, err = s.sys.Uint(edacDir, mc, file)
+	key := mc + "/" + file
+	switch {
+	case err == nil:
+		s.counts[key] = n
+	case source.Missing(err):
+		delete(s.counts, key)
+		err = nil
+	}
+	n, known = s.counts[key]
+	return n, known, err
 }
 
 // readMeminfo reads /proc/meminfo (Documentation/filesystems/proc.rst).
@@ -208,7 +221,7 @@ func (s *memorySource) oom(j *source.Judge, now time.Time) {
 	s.lastKills, s.killsKnown = kills, true
 	all, machine := s.kills.Add(now, kills), s.ooms.Add(now, s.machineKills)
 	if all > machine {
-		j.Note("%s at the limit of a cgroup within %v", fault.Plural(all-machine, "out-of-memory kill"), s.cfg.OOMHold)
+		j.Note("%s without a shortage of the machine seen within %v", fault.Plural(all-machine, "out-of-memory kill"), s.cfg.OOMHold)
 	}
 	if machine > 0 {
 		j.Within(s.cfg.OOMHold, fault.Sick, float64(machine), "", "%s within %v", fault.Plural(machine, "machine-wide out-of-memory kill"),
@@ -257,7 +270,7 @@ func (s *memorySource) pressure(j *source.Judge, now time.Time) {
 		j.Within(recently, fault.Sick, full, "%", "all tasks waited for memory %.1f %% of the time: more than %.1f %%; %d MB available", full,
 			s.cfg.SickPressure, available>>10)
 	case known:
-		j.Say(fault.Normal, full, "%", "memory pressure %.1f %% of a cgroup at its own limit: %d MB available", full, available>>10)
+		j.Say(fault.Normal, full, "%", "memory pressure %.1f %% without a shortage of the machine seen: %d MB available", full, available>>10)
 	default:
 		j.Note("memory pressure %.1f %%, not judged without MemAvailable", full)
 	}

@@ -1,5 +1,5 @@
-// An rdmaSource judges a peripheral that is one port of an RDMA device (InfiniBand, RoCE, iWARP) by its network
-// interface and by the port state that the device's driver reports.
+// An rdmaSource judges a peripheral that is one port of an RDMA device by the port state that the device's driver reports. Where no subnet
+// manager sets that state (RoCE, iWARP, EFA), the port's network interface must confirm it.
 //
 // It sends nothing and reads no error counters: a check script can do both.
 
@@ -45,9 +45,9 @@ func (s *rdmaSource) port() string { return s.cfg.Device + "/" + strconv.Itoa(s.
 // resume implements resumer.
 func (s *rdmaSource) resume(source.Reading) { s.seen = true }
 
-// Read judges the port by its network interface if it has one, and by its logical state
-// (Documentation/ABI/stable/sysfs-class-infiniband; drivers/infiniband/core/sysfs.c, state_show). A port that never existed is unknown;
-// one that has disappeared is FAILED.
+// Read judges the port by its logical state, and by its network interface unless it is a port of InfiniBand: there, an interface is an
+// IPoIB service, which needs no configuration there (Documentation/ABI/stable/sysfs-class-infiniband; drivers/infiniband/core/sysfs.c,
+// state_show). A port that never existed is unknown; one that has disappeared is FAILED.
 func (s *rdmaSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.cfg.Component, s.Name())
 	if !s.sys.Exists(s.path()...) {
@@ -57,9 +57,11 @@ func (s *rdmaSource) Read(context.Context) (source.Reading, error) {
 		return j.Reading("no RDMA port " + s.port() + " on this machine")
 	}
 	s.seen = true
-	linked := false
-	if name := s.netInterface(); name != "" {
-		linked = judgeInterface(j, s.sys, name)
+	confirmed := s.infiniBand()
+	if !confirmed {
+		if name := s.netInterface(); name != "" {
+			confirmed = judgeInterface(j, s.sys, name)
+		}
 	}
 	state, err := s.sys.Text(s.path("state")...)
 	switch {
@@ -71,7 +73,7 @@ func (s *rdmaSource) Read(context.Context) (source.Reading, error) {
 		j.Say(fault.Sick, 0, "", "RDMA port %s is not active: state %q", s.port(), state)
 	case state == "5: ACTIVE_DEFER":
 		j.Say(fault.Sick, 0, "", "RDMA port %s lost its link and waits for its return (ACTIVE_DEFER)", s.port())
-	case state == "4: ACTIVE" && (linked || s.infiniBand()):
+	case state == "4: ACTIVE" && confirmed:
 		j.Say(fault.Normal, 0, "", "RDMA port %s is ACTIVE", s.port())
 	case state == "4: ACTIVE":
 	default:

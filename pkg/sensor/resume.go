@@ -35,15 +35,18 @@ func (p *poll) resume(now time.Time, all []Reading) {
 		if r, ok := p.src.(resumer); ok {
 			r.resume(was)
 		}
-		if was.State > fault.Normal {
-			p.was, p.until = was, now.Add(was.Window)
+		if was.State <= fault.Normal {
+			continue
+		}
+		if p.was = was; was.Until.IsZero() { // its errors may have gone on until now
+			p.was.Until = now.Add(was.Window)
 		}
 	}
 }
 
 // hold returns the reading, or the one before the restart while that still counts.
 func (p *poll) hold(r Reading, at time.Time) Reading {
-	if r.State < p.was.State && at.Before(p.until) {
+	if r.State < p.was.State && at.Before(p.was.Until) {
 		return p.was
 	}
 	p.was = Reading{}
@@ -59,15 +62,21 @@ type kept struct {
 	Unit      string          `json:"unit,omitempty"`
 	Detail    string          `json:"detail,omitempty"`
 	Window    time.Duration   `json:"window,omitempty"`
+	Until     time.Duration   `json:"until,omitempty"` // since the machine's boot; 0: the reading has no Until
 }
 
-// EncodeReadings returns what Resume needs of readings.
-func EncodeReadings(readings []Reading) ([]byte, error) {
+// EncodeReadings returns what Resume needs of readings. boot is when the machine started, by the process's own
+// monotonic clock.
+func EncodeReadings(readings []Reading, boot time.Time) ([]byte, error) {
 	out := []kept{}
 	for _, r := range readings {
 		switch {
 		case r.State > fault.Normal:
-			out = append(out, kept{r.Source, r.Component, r.State, r.Value, r.Unit, r.Detail, r.Window})
+			k := kept{r.Source, r.Component, r.State, r.Value, r.Unit, r.Detail, r.Window, 0}
+			if !r.Until.IsZero() {
+				k.Until = r.Until.Sub(boot)
+			}
+			out = append(out, k)
 		case r.State == fault.Normal:
 			out = append(out, kept{Source: r.Source, Component: r.Component, State: r.State})
 		}
@@ -83,7 +92,7 @@ func EncodeReadings(readings []Reading) ([]byte, error) {
 const maxWindow = 24 * time.Hour
 
 // DecodeReadings is the inverse of EncodeReadings. It leaves out readings that no source gives.
-func DecodeReadings(b []byte) ([]Reading, error) {
+func DecodeReadings(b []byte, boot time.Time) ([]Reading, error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
@@ -93,11 +102,15 @@ func DecodeReadings(b []byte) ([]Reading, error) {
 	}
 	var out []Reading
 	for _, k := range in {
-		if !k.State.Valid() || k.State == fault.Unknown || k.Window < 0 || k.Window > maxWindow {
+		r := Reading{Source: k.Source, Component: k.Component, State: k.State, Value: k.Value, Unit: k.Unit,
+			Detail: source.Detail(k.Detail), Window: k.Window}
+		if k.Until != 0 {
+			r.Until = boot.Add(k.Until)
+		}
+		if !k.State.Valid() || k.State == fault.Unknown || k.Window < 0 || k.Window > maxWindow || time.Until(r.Until) > maxWindow {
 			continue
 		}
-		out = append(out, Reading{Source: k.Source, Component: k.Component, State: k.State, Value: k.Value, Unit: k.Unit,
-			Detail: source.Detail(k.Detail), Window: k.Window})
+		out = append(out, r)
 	}
 	return out, nil
 }

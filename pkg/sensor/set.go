@@ -47,8 +47,7 @@ type poll struct {
 	due      time.Time
 	reading  Reading
 	readAt   time.Time // when reading was requested; zero before the first
-	was      Reading   // before a restart, while it still counts
-	until    time.Time // when it no longer does
+	was      Reading   // before a restart, until its Until
 }
 
 // answer is a reading on its way from a source's goroutine.

@@ -56,7 +56,7 @@ func (c *Common) OpenCopy(cs *Closers) {
 		c.Log.Info("beginning cold", "why", why)
 		return
 	}
-	if c.Copy.Sensors, err = sensor.DecodeReadings(file.Sensors()); err != nil {
+	if c.Copy.Sensors, err = sensor.DecodeReadings(file.Sensors(), bootTime()); err != nil {
 		c.Log.Warn("sensors begin without their earlier states", "err", err)
 	}
 	n, known := file.Numbers()
@@ -76,8 +76,10 @@ func (c *Common) OpenCopy(cs *Closers) {
 	}
 	if why != "" {
 		c.Copy.rescued = file.Reports()
+		sensors := slices.Clone(file.Sensors())
 		c.Log.Warn("beginning cold", "why", why)
 		c.Copy.judge(c.Log, file.GoCold(why))
+		c.Copy.Note(c.Log, file.StoreSensors(sensors)) // the next process needs them, if this one ends before it has read its own
 		return
 	}
 	c.Copy.Numbers = n
@@ -192,18 +194,21 @@ func (r *resumption) Wrong() []sensor.Reading {
 // keepReadings stores the sensors' states when one has changed.
 func (r *resumption) keepReadings(log *slog.Logger, readings []sensor.Reading) {
 	same := func(a, b sensor.Reading) bool {
-		return a.Source == b.Source && a.State == b.State && a.Window == b.Window
+		return a.Source == b.Source && a.State == b.State && a.Window == b.Window && a.Until.Equal(b.Until)
 	}
 	if slices.EqualFunc(r.kept, readings, same) {
 		return
 	}
 	r.kept = slices.Clone(readings)
-	b, err := sensor.EncodeReadings(readings)
+	b, err := sensor.EncodeReadings(readings, bootTime())
 	if err == nil {
 		err = r.File.StoreSensors(b)
 	}
 	r.Note(log, err)
 }
+
+// bootTime returns when the machine started, as a time of this process. It counts the time in suspend.
+func bootTime() time.Time { return time.Now().Add(-time.Duration(storage.SinceBoot())) }
 
 // opinionsFor is the longest absence after which a half still trusts its stored link states. Restarts by a daemon
 // take less. After a longer one its neighbours may have been restarted as well, as in a restart of the whole cluster,

@@ -31,6 +31,8 @@ type Reading struct {
 	// Window is the time over which the deciding sign looks back; 0: it shows the present. After a restart, nothing wrong must be seen
 	// for as long before the state is better.
 	Window time.Duration
+	// Until is the end of that time for a reading from before a restart; zero: the reading is of this process.
+	Until time.Time
 }
 
 // Measure is a measured quantity and the threshold above which its component is SICK.

@@ -73,7 +73,8 @@ type Notifier struct {
 // New returns a notifier. Run does its work.
 func New(cfg Config) *Notifier {
 	return &Notifier{
-		cfg: cfg, claims: claims{known: make(map[fault.NodeID]Known)}, woken: make(chan struct{}, 1), arrived: make(chan struct{}, 1), lists: make(chan pki.DenyList, 1),
+		cfg: cfg, claims: claims{known: make(map[fault.NodeID]Known)},
+		woken: make(chan struct{}, 1), arrived: make(chan struct{}, 1), lists: make(chan pki.DenyList, 1),
 		machine: NewMachine(MachineConfig{
 			Window: time.Duration(cfg.DigestMisses) * cfg.DigestPeriod, Again: cfg.DigestPeriod * 4 / 5,
 			Backlog: max(10*time.Second, 4*cfg.DigestPeriod),

@@ -109,6 +109,7 @@ func (s *Supervisor) manage() *api.Manage {
 func (s *Supervisor) admin() *embedded.Admin {
 	cfg := embedded.AdminConfig{
 		Cluster: s.cfg.Cluster, Dial: s.etcdClient, Supervisors: s.engine.replicas.all, Removed: s.store.RemoveSupervisor,
+		Withdraw: s.store.WithdrawRolledBack,
 	}
 	if s.store.member != nil {
 		cfg.Client, cfg.Self = s.store.client, s.store.member.ID()

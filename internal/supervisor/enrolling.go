@@ -51,7 +51,7 @@ func (s *Supervisor) newEnrolment() (*api.Enrolment, error) {
 		},
 		OptOut: s.cfg.Responses.OptOutLabel,
 		Lives:  s.ingest.sender.Lives, ChallengeAddress: s.ingest.sender.ChallengeAddress,
-		Own: ownAddresses(s.cfg), Local: local(s.cfg.Replicas),
+		Own: s.ownAddresses, Local: local(s.cfg.Replicas),
 		Count: func(result string) { s.metrics.Enrolments.WithLabelValues(result).Inc() }, Logger: s.logger,
 	}
 	if s.renewals != nil {
@@ -67,8 +67,8 @@ func (s *Supervisor) newEnrolment() (*api.Enrolment, error) {
 }
 
 // ownAddresses returns the addresses of supervisors that this one knows, and what each is.
-func ownAddresses(c config.Supervisor) map[netip.AddrPort]string {
-	out := make(map[netip.AddrPort]string)
+func (s *Supervisor) ownAddresses() map[netip.AddrPort]string {
+	c, out := s.cfg, make(map[netip.AddrPort]string)
 	add := func(what string, texts ...string) {
 		for _, text := range texts {
 			if a, err := netip.ParseAddrPort(text); err == nil {
@@ -76,10 +76,10 @@ func ownAddresses(c config.Supervisor) map[netip.AddrPort]string {
 			}
 		}
 	}
-	for _, r := range c.Replicas {
-		add("the report address", r.Report)
-		add("the API's address", r.GRPC)
-		add("the HTTP address", r.HTTP)
+	for _, r := range s.engine.replicas.all() {
+		add("the report address", r.GetReportAddress())
+		add("the API's address", r.GetAddress())
+		add("the HTTP address", r.GetHttpAddress())
 	}
 	add("a report address", c.ReportAlternates...)
 	add("the gossip address", append(slices.Clone(c.GossipJoin), c.GossipListen)...)

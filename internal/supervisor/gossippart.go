@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/config"
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -54,7 +54,7 @@ func (s *Supervisor) gossipMeta(leader bool) gossip.Meta {
 // admitMember reports whether gossip may have a member: a node of the topology, or a replica, under its name.
 func (s *Supervisor) admitMember(m gossip.Member) bool {
 	if m.Meta.Role == gossip.RoleSupervisor {
-		replica := slices.ContainsFunc(s.cfg.Replicas, func(r config.ReplicaEntry) bool { return r.ID == m.Meta.ID })
+		replica := slices.ContainsFunc(s.engine.replicas.all(), func(r *lofamov1.Supervisor) bool { return r.GetId() == m.Meta.ID })
 		return replica && m.Name == "supervisor/"+m.Meta.ID
 	}
 	_, known := s.names.Topology().Node(fault.NodeID(m.Meta.ID))

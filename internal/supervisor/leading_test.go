@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -140,7 +141,7 @@ func newTerm(t *testing.T, holds chan struct{}) *term {
 	}, r)
 	r.orders = orders.New(orders.Config{
 		Names: r.names, Marks: r.marks, Masks: r.Supervisor.masks, Map: func() (view.Map, bool) { return view.Map{}, false }, Store: r,
-		Sender: r, Metrics: m, Logger: logger,
+		Sender: r, Own: func() map[netip.AddrPort]string { return nil }, Metrics: m, Logger: logger,
 	})
 	r.ingest.diagnoses = orders.NewDiagnoses(orders.DiagnosisConfig{
 		Self: "s1", Names: r.names, Sender: r, Reports: r, Metrics: m, Logger: logger, Places: r.places,

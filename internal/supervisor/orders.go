@@ -22,7 +22,7 @@ func (s *Supervisor) connectOrders() {
 	reports := orderStore{s.engine.Engine, s.store.Etcd}
 	s.orders = orders.New(orders.Config{
 		Names: s.names, Marks: s.marks, Masks: s.masks, Map: s.engine.local.Map, Store: reports, Sender: s.ingest.sender,
-		Periods: s.periods, Own: ownAddresses(s.cfg), Spans: s.federation.border != nil, Plain: s.plain, Metrics: s.metrics.Metrics, Logger: s.logger,
+		Periods: s.periods, Own: s.ownAddresses, Spans: s.federation.border != nil, Plain: s.plain, Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
 	hop, late := orders.HopBound(s.periods.LinkPeriod)
 	s.ingest.diagnoses = orders.NewDiagnoses(orders.DiagnosisConfig{

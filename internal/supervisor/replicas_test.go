@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 )
 
 // TestReplicaListMergesConfigurationAndStore: the configuration lists s1, s2 and s3.
@@ -130,4 +132,19 @@ func TestReplicaOutsideListFollowsIt(t *testing.T) {
 			t.Errorf("%d lines about the failure: want 1\n%s", n, log.String())
 		}
 	})
+}
+
+// TestAddedReplicaHasItsNameAndAddresses: a replica that was added while this one runs may join gossip, and no node may have its addresses.
+func TestAddedReplicaHasItsNameAndAddresses(t *testing.T) {
+	s := &Supervisor{engine: enginePart{replicas: newReplicas([]config.ReplicaEntry{{ID: "s1", Report: "10.0.0.1:7945"}})}}
+	added := gossip.Member{Name: "supervisor/s4", Meta: gossip.Meta{Role: gossip.RoleSupervisor, ID: "s4"}}
+	report := netip.MustParseAddrPort("10.0.0.4:7945")
+	for _, known := range []bool{false, true} {
+		if known {
+			s.engine.replicas.set([]*lofamov1.Supervisor{{Id: "s4", ReportAddress: report.String()}})
+		}
+		if _, taken := s.ownAddresses()[report]; taken != known || s.admitMember(added) != known {
+			t.Errorf("in the list: %v: address taken %v, member admitted %v", known, taken, s.admitMember(added))
+		}
+	}
 }

@@ -9,12 +9,13 @@ import (
 )
 
 // rollback is whether most replicas run on an earlier copy of the store, such as yesterday's image of their machines. The nodes remember
-// how far the store was. It lasts until the replicas are restored from a snapshot, and so until this process ends.
+// how far the store was. It lasts until this process ends: a restore of a snapshot needs that, and so does an operator who withdraws the note.
 type rollback struct {
 	found chan struct{} // closed when it is found
 
 	// Only for the monitor.
 	lost    uint64 // the highest revision that most nodes know; 0: no rollback is found
+	noted   bool   // the store has a note of it, for all replicas and their restarts
 	missing int    // rounds in which most nodes had a newer list of revoked certificates
 }
 
@@ -25,19 +26,28 @@ const missingRounds = 10
 // the nodes stated theirs; 0: no quorum answers.
 func (s *Supervisor) checkRollback(ctx context.Context, known notify.Known, revision uint64) []string {
 	r := &s.store.rollback
-	if revision > 0 && known.Revision > revision && r.lost == 0 {
-		if err := s.store.NoteRolledBack(ctx, known.Revision); err != nil {
-			s.logger.Error("store rolled back, and the other replicas not told", "revision", revision, "lost_revision", known.Revision, "err", err)
+	if r.lost == 0 {
+		lost, err := s.store.RolledBack(ctx)
+		if r.noted = err == nil && lost > 0; !r.noted && revision > 0 && known.Revision > revision {
+			lost = known.Revision
 		}
-	}
-	if lost, err := s.store.RolledBack(ctx); err == nil && lost > 0 && r.lost == 0 {
-		s.logger.Error("store rolled back: this replica gives no orders and begins no responses", "lost_revision", lost, "remedy", rollbackRemedy)
-		r.lost = lost
-		close(r.found)
+		if lost > 0 {
+			s.logger.Error("store rolled back: this replica gives no orders and begins no responses", "lost_revision", lost, "remedy", rollbackRemedy)
+			r.lost = lost
+			close(r.found)
+		}
 	}
 	var words []string
 	if r.lost > 0 {
-		words = append(words, fmt.Sprintf("%s: nodes know revision %d: %s", alarmRolledBack, r.lost, rollbackRemedy))
+		word := fmt.Sprintf("%s: nodes know revision %d: %s", alarmRolledBack, r.lost, rollbackRemedy)
+		if !r.noted {
+			if err := s.store.NoteRolledBack(ctx, r.lost); err != nil {
+				word += fmt.Sprintf(" (the other replicas do not know it yet: %v)", err)
+			} else {
+				r.noted = true
+			}
+		}
+		words = append(words, word)
 	}
 	if have := s.trust.now().GetVersion(); revision > 0 && known.Denied > have {
 		if r.missing++; r.missing >= missingRounds {

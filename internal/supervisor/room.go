@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -21,8 +20,9 @@ import (
 func (s *Supervisor) holdWrites(ctx context.Context) {
 	t := time.NewTicker(probePeriod)
 	defer t.Stop()
+	rooms := make(map[string]room)
 	for {
-		short, roomy := s.countRoom(ctx)
+		short, roomy := s.countRoom(ctx, rooms)
 		s.store.member.Hold(holds(len(s.engine.replicas.all()), short, roomy))
 		select {
 		case <-ctx.Done():
@@ -32,39 +32,60 @@ func (s *Supervisor) holdWrites(ctx context.Context) {
 	}
 }
 
-// holds reports whether n replicas hold their writes when some are short of room and some have room. The others do not answer.
+// holds reports whether n replicas hold their writes when some are short of room and some have room. The others are silent.
 func holds(n, short, roomy int) bool { return short > 0 && roomy < n/2+1 }
 
-// countRoom counts the replicas that are short of room, and those that have room.
-func (s *Supervisor) countRoom(ctx context.Context) (short, roomy int) {
+// room is what another replica last answered about its disk. One that has not answered yet counts as one with room.
+type room struct {
+	short  bool
+	silent int // rounds since then
+}
+
+// silentRounds is the number of rounds for which an answer counts: a replica that restarts has time for that.
+const silentRounds = 15
+
+// countRoom counts the replicas that are short of room, and those that have room, by their last answers.
+func (s *Supervisor) countRoom(ctx context.Context, rooms map[string]room) (short, roomy int) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	var shorts, roomies atomic.Int64
+	all := s.engine.replicas.all()
+	now := make([]room, len(all))
 	var wg sync.WaitGroup
-	for _, r := range s.engine.replicas.all() {
+	for i, r := range all {
 		if r.GetId() == s.cfg.ID {
-			if s.store.member.Short() {
-				shorts.Add(1)
-			} else {
-				roomies.Add(1)
-			}
+			now[i].short = s.store.member.Short()
 			continue
 		}
+		now[i] = rooms[r.GetId()]
+		now[i].silent++
 		if conn := s.engine.peers.Conn(r.GetId()); conn != nil {
 			wg.Go(func() {
 				resp, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: api.HealthRoom})
-				switch {
-				case err != nil:
-				case resp.GetStatus() == healthpb.HealthCheckResponse_SERVING:
-					roomies.Add(1)
-				default:
-					shorts.Add(1)
+				if err == nil {
+					now[i] = room{short: resp.GetStatus() != healthpb.HealthCheckResponse_SERVING}
 				}
 			})
 		}
 	}
 	wg.Wait()
-	return int(shorts.Load()), int(roomies.Load())
+	for i, r := range all {
+		rooms[r.GetId()] = now[i]
+	}
+	return count(now)
+}
+
+// count counts the replicas that are short of room, and those that have room.
+func count(rooms []room) (short, roomy int) {
+	for _, r := range rooms {
+		switch {
+		case r.silent > silentRounds:
+		case r.short:
+			short++
+		default:
+			roomy++
+		}
+	}
+	return short, roomy
 }
 
 // noRoom returns the alarm about disks that are too full for the store.

@@ -19,3 +19,16 @@ func TestWritesAreHeldForMajorityOnly(t *testing.T) {
 		}
 	}
 }
+
+// TestRestartOfReplicaHoldsNoWrites: while a replica restarts, its last answer counts. One that stays silent does not count.
+func TestRestartOfReplicaHoldsNoWrites(t *testing.T) {
+	for _, tc := range []struct {
+		silent int
+		want   bool
+	}{{0, false}, {silentRounds, false}, {silentRounds + 1, true}} {
+		short, roomy := count([]room{{short: true}, {}, {silent: tc.silent}})
+		if got := holds(3, short, roomy); got != tc.want {
+			t.Errorf("one replica is short, another silent for %d rounds: held %t", tc.silent, got)
+		}
+	}
+}

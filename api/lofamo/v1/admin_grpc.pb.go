@@ -66,7 +66,8 @@ type SupervisorAdminClient interface {
 	// and the header then says so.
 	Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotChunk], error)
 	// DisarmAlarms clears the members' alarms. FAILED_PRECONDITION while their cause persists: less than a sixteenth of a
-	// member's quota is free, or a member's data differ from the others'.
+	// member's quota is free, or a member's data differ from the others'. Without a name it also withdraws the note that the
+	// store was rolled back.
 	DisarmAlarms(ctx context.Context, in *DisarmAlarmsRequest, opts ...grpc.CallOption) (*DisarmAlarmsResponse, error)
 	// Defragment returns the space of deleted revisions to the file system. A member does not answer meanwhile, so
 	// members are defragmented one at a time, the leader last. UNAVAILABLE for an unhealthy member, after 10 minutes, and
@@ -217,7 +218,8 @@ type SupervisorAdminServer interface {
 	// and the header then says so.
 	Snapshot(*SnapshotRequest, grpc.ServerStreamingServer[SnapshotChunk]) error
 	// DisarmAlarms clears the members' alarms. FAILED_PRECONDITION while their cause persists: less than a sixteenth of a
-	// member's quota is free, or a member's data differ from the others'.
+	// member's quota is free, or a member's data differ from the others'. Without a name it also withdraws the note that the
+	// store was rolled back.
 	DisarmAlarms(context.Context, *DisarmAlarmsRequest) (*DisarmAlarmsResponse, error)
 	// Defragment returns the space of deleted revisions to the file system. A member does not answer meanwhile, so
 	// members are defragmented one at a time, the leader last. UNAVAILABLE for an unhealthy member, after 10 minutes, and

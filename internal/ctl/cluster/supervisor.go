@@ -405,7 +405,8 @@ func supervisorAlarmsCommand(a *command.App) *cobra.Command {
 		Use:   "alarms [NAME]",
 		Short: "Show the members' alarms, or disarm them",
 		Long: `Shows the alarms of the members: NOSPACE, the store is full and accepts no writes; CORRUPT, a member's data differ.
---disarm ends them when their reason is gone: space was freed, the quota raised, or the member replaced.`,
+--disarm ends them when their reason is gone: space was freed, the quota raised, or the member replaced. Without NAME it also withdraws a
+false alarm that the store was rolled back.`,
 		Example: "  lofamoctl supervisor alarms\n  lofamoctl supervisor defrag --all --compact && lofamoctl supervisor alarms --disarm",
 		Args:    command.Between(0, "NAME"),
 	}

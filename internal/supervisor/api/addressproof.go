@@ -66,13 +66,14 @@ func (p *addressProofs) good(now time.Time, keys, listening []byte, addresses []
 
 // mayHave refuses addresses that no node can have.
 func (e *Enrolment) mayHave(addresses []netip.AddrPort) error {
+	own := e.cfg.Own()
 	for i, a := range addresses {
 		field := fmt.Sprintf("service[%d]", i)
 		if a.Addr().Unmap().IsLoopback() && !e.cfg.Local {
 			return invalid(field, "given %s: want an address that other machines reach, for the supervisors are on other machines: "+
 				"see join.address", a)
 		}
-		if of, taken := e.cfg.Own[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())]; taken {
+		if of, taken := own[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())]; taken {
 			return invalid(field, "given %s: want another address or port: it is %s of a supervisor", a, of)
 		}
 	}

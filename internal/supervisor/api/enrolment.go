@@ -96,9 +96,9 @@ type EnrolmentConfig struct {
 	Lives func(ctx context.Context, node fault.NodeID, via []fault.NodeID) bool
 	// ChallengeAddress sends a datagram to the service address of this number.
 	ChallengeAddress func(number int, to netip.AddrPort, b []byte)
-	// Own are the addresses of the supervisors and of their services, which no node can have. Local says that all
+	// Own returns the addresses of the supervisors and of their services, which no node can have. Local says that all
 	// supervisors are on loopback addresses, as in a cluster on one machine: then nodes may be too.
-	Own   map[netip.AddrPort]string
+	Own   func() map[netip.AddrPort]string
 	Local bool
 	// Answer has what all nodes get: gossip keys and addresses, periods and supervisors.
 	Answer *lofamov1.EnrolResponse

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -89,6 +90,7 @@ func TestSpareGetsPlaceOnlyIfItIsHeard(t *testing.T) {
 				}
 				names := view.NamesOf(have)
 				channel := orders.New(orders.Config{Names: names, Marks: view.NewMarks(), Masks: view.NewMasks(), Store: s, Sender: s, Spans: true,
+					Own: func() map[netip.AddrPort]string { return nil },
 					Map: func() (view.Map, bool) { return view.Map{}, false }, Metrics: metrics.New(prometheus.NewRegistry()),
 					Logger: slog.New(slog.DiscardHandler)})
 				channel.Answers(&s.answers)

@@ -31,6 +31,8 @@ type AdminConfig struct {
 	Supervisors func() []*lofamov1.Supervisor
 	// Removed notes that a replica is one no longer.
 	Removed func(ctx context.Context, supervisor string) error
+	// Withdraw removes the note that the store was rolled back, and reports whether there was one.
+	Withdraw func(ctx context.Context) (bool, error)
 }
 
 // Admin serves lofamo.v1.SupervisorAdmin: an operator changes the members of the embedded etcd, takes snapshots, and handles alarms and

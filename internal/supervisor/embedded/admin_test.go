@@ -193,16 +193,22 @@ func TestAlarmOfFormerMemberCountsForEveryMember(t *testing.T) {
 
 // TestRefusedDisarmLeavesAllAlarms: if one alarm must stay, DisarmAlarms clears none.
 func TestRefusedDisarmLeavesAllAlarms(t *testing.T) {
-	f := &fakeEtcd{}
+	f, noted := &fakeEtcd{}, true
 	for id := range uint64(2) {
 		f.members = append(f.members, &etcdserverpb.Member{ID: id + 1, Name: fmt.Sprintf("s%d", id+1), ClientURLs: []string{"https://x:1"}})
 	}
-	s := NewAdmin(AdminConfig{Client: f.client(t), Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil }})
+	s := NewAdmin(AdminConfig{
+		Client: f.client(t), Dial: func([]string) (*clientv3.Client, error) { return f.client(t), nil },
+		Withdraw: func(context.Context) (was bool, err error) {
+			was, noted = noted, false
+			return was, nil
+		},
+	})
 	f.alarms = []*etcdserverpb.AlarmMember{
 		{MemberID: 1, Alarm: etcdserverpb.AlarmType_NOSPACE}, {MemberID: 2, Alarm: etcdserverpb.AlarmType_CORRUPT},
 	}
 	_, err := s.DisarmAlarms(t.Context(), &lofamov1.DisarmAlarmsRequest{})
-	if status.Code(err) != codes.FailedPrecondition || f.disarmed != 0 {
+	if status.Code(err) != codes.FailedPrecondition || f.disarmed != 0 || !noted {
 		t.Errorf("%v, %d alarms disarmed: want a refusal and none", err, f.disarmed)
 	}
 	resp, err := s.DisarmAlarms(t.Context(), &lofamov1.DisarmAlarmsRequest{Name: "s1"})

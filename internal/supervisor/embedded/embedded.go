@@ -157,7 +157,7 @@ func (m *Member) breaks(err error) {
 	}
 }
 
-// damaged ends the member because of a damaged value: nobody may rely on its copy any longer.
+// damaged ends the member because of a damaged value: no replica may rely on its copy any longer.
 func (m *Member) damaged(err error) {
 	m.breaks(&DamageError{File: dbFile(m.dataDir), Cause: err})
 }
@@ -264,7 +264,7 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = cfg.Retention.String()
 	ec.QuotaBackendBytes = cfg.QuotaBytes
-	// After each compaction the members compare what they hold: the majority tells who is wrong. etcd's other two checks take the word of
+	// After each compaction the members compare their data: the majority shows which one is wrong. etcd's other two checks take the word of
 	// one member for it, so that a damaged one would accuse a healthy one.
 	if err := ec.ServerFeatureGate.(featuregate.MutableFeatureGate).Set(string(features.CompactHashCheck) + "=true"); err != nil {
 		return nil, err

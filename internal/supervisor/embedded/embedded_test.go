@@ -233,16 +233,16 @@ func TestDataDirInUse(t *testing.T) {
 	}
 }
 
-// TestStartRefusesDiskWithoutRoom: a new member refuses a disk of 64 MiB, and names it, before it writes anything.
+// TestStartRefusesDiskWithoutRoom: a new member refuses a disk of 256 MiB, and names it, before it writes anything.
 func TestStartRefusesDiskWithoutRoom(t *testing.T) {
 	cfg := config(t, keys(t))
-	requirements.SmallDisk(t, cfg.DataDir, 64<<20)
+	requirements.SmallDisk(t, cfg.DataDir, 256<<20)
 	m, err := embedded.Start(cfg)
 	if err == nil {
 		_ = m.Stop(t.Context())
 		t.Fatal("started")
 	}
-	for _, want := range []string{"supervisor data directory", "64 MiB free on " + cfg.DataDir + " (tmpfs)", "at least 128 MiB"} {
+	for _, want := range []string{"supervisor data directory", "256 MiB free on " + cfg.DataDir + " (tmpfs)", "at least 288 MiB"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not name %q", err, want)
 		}

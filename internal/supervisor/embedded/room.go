@@ -15,15 +15,18 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// The least free space for a start. A new member allocates two segments of 64 MB for its log; one that has its log needs
-// some for its database.
+// The least free space for a start. A new member allocates the segments of its log and space ahead of its database, and is not short
+// then, nor soon. One that has its log needs some for its database.
 const (
-	newRoom = 128 << 20
+	newRoom = segments + ahead + reserve + reserve/8
 	oldRoom = 4 << 20
 )
 
+// segments are the two of 64 MB for a log.
+const segments = 128 << 20
+
 // reserve is the free space below which a member is short: two further segments.
-const reserve = newRoom
+const reserve = segments
 
 // ahead is the space that the database has for its growth, whatever else fills the disk. It lasts for all that the members commit before
 // they hold writes. The log has its next segment.
@@ -103,7 +106,11 @@ func (m *Member) Short() bool { return m.space.short.Load() }
 // end by themselves.
 func (m *Member) Hold(on bool) {
 	if m.space.held.Swap(on) != on {
-		m.logger.Warn("writes to the store are held or go on", "held", on)
+		if on {
+			m.logger.Warn("writes to the store are held: the disks of too many replicas are short of space")
+		} else {
+			m.logger.Info("writes to the store go on: enough replicas have space")
+		}
 	}
 }
 

@@ -127,6 +127,15 @@ func (s *Admin) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsRequ
 		}
 	}
 	slices.Sort(resp.Disarmed)
+	if only == "" {
+		was, err := s.cfg.Withdraw(ctx)
+		if err != nil {
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
+		if was {
+			resp.Disarmed = append(resp.Disarmed, "store rolled back (restart the replicas, one after the other)")
+		}
+	}
 	return resp, nil
 }
 

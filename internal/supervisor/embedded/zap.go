@@ -2,16 +2,15 @@ package embedded
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/sys/unix"
 )
 
 // The first lines of a message pass in every window: a member with an unintelligible message logs it fifty times a
@@ -34,20 +33,23 @@ type lastWords struct {
 	exit func(code int)
 }
 
-// OnWrite implements zapcore.CheckWriteHook. etcd's messages of level fatal are about files and sockets, and a restart may help. It and
-// raft panic when the data contradict themselves, or those of the other members: after a full disk too, and then a restart helps.
+// OnWrite implements zapcore.CheckWriteHook. raft panics when a member's data contradict those of the others: no restart helps then. After
+// all other messages a restart may help.
 func (w lastWords) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	values, code := args(fields), 1
-	if e.Level != zapcore.FatalLevel && !strings.Contains(fmt.Sprint(values...), unix.ENOSPC.Error()) {
+	if slices.ContainsFunc(contradictions, func(text string) bool { return strings.Contains(e.Message, text) }) {
 		values, code = append(values, "remedy", contradiction), ExitDamaged
 	}
 	slog.New(slog.NewTextHandler(w.out, nil)).Error("etcd ends the process: "+e.Message, values...)
 	w.exit(code)
 }
 
-// contradiction is the remedy after a panic of etcd or raft.
-const contradiction = remedy + "; if the other replicas run on an earlier copy of their data, stop them, and restore all replicas from a " +
-	"snapshot of this one"
+// contradictions are parts of raft's messages when a member's log and the leader's exclude each other. A full disk causes none of them.
+var contradictions = []string{"is out of range", "out of bound", "conflict with committed entry", "is unavailable from storage"}
+
+// contradiction is the remedy then. After a rollback this replica may have the newest data, so the remedy names that case first.
+const contradiction = "if the other replicas run on an earlier copy of their data, as after a rollback, stop them, and restore all replicas " +
+	"from a snapshot of this one; otherwise " + remedy
 
 // atEveryStart are warnings that etcd logs at every start, for settings that this package chose. No operator can act
 // on them.

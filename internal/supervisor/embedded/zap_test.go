@@ -12,9 +12,9 @@ import (
 )
 
 // TestLastWordsOfEtcdAreWritten: when etcd ends the process, its reason reaches the standard error, also if all logs are discarded. A
-// panic about data that contradict each other has the exit code for damage, and names the remedy.
+// panic about data that contradict each other has the exit code for damage, and names the remedy: first that of a rollback.
 func TestLastWordsOfEtcdAreWritten(t *testing.T) {
-	full := &os.PathError{Op: "write", Path: "db", Err: unix.ENOSPC}
+	quota := &os.PathError{Op: "write", Path: "db", Err: unix.EDQUOT}
 	for _, tc := range []struct {
 		name string
 		end  func(*zap.Logger)
@@ -25,8 +25,9 @@ func TestLastWordsOfEtcdAreWritten(t *testing.T) {
 			l.Fatal("failed to save hard state", zap.Error(errors.New("file already closed")))
 		}, 1,
 			`"etcd ends the process: failed to save hard state" error="file already closed"` + "\n"},
-		{"raft", func(l *zap.Logger) { l.Sugar().Panicf("tocommit(%d) is out of range", 9) }, ExitDamaged, "lofamoctl supervisor replace"},
-		{"full disk", func(l *zap.Logger) { l.Panic("failed to commit", zap.Error(full)) }, 1, `no space left on device"` + "\n"},
+		{"raft", func(l *zap.Logger) { l.Sugar().Panicf("tocommit(%d) is out of range", 9) }, ExitDamaged, `remedy="if the other replicas run on an earlier copy`},
+		{"full quota", func(l *zap.Logger) { l.Panic("failed to commit", zap.Error(quota)) }, 1, `disk quota exceeded"` + "\n"},
+		{"bug", func(l *zap.Logger) { l.Panic("unexpected state") }, 1, `unexpected state"` + "\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out strings.Builder

@@ -302,6 +302,7 @@ type supervisor struct {
 type tells struct {
 	mu        sync.Mutex
 	digests   []notify.Digest
+	forwarded []notify.Digest
 	interests []*lofamov1.Interest
 }
 
@@ -309,6 +310,12 @@ func (t *tells) Digest(d notify.Digest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.digests = append(t.digests, d)
+}
+
+func (t *tells) Forwarded(d notify.Digest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forwarded = append(t.forwarded, d)
 }
 
 func (t *tells) Interest(m *lofamov1.Interest) {

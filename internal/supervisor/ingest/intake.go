@@ -54,6 +54,7 @@ type Answers struct {
 // Notifier notifies nodes of faults that concern them. Its methods do not block.
 type Notifier interface {
 	Digest(d notify.Digest)
+	Forwarded(d notify.Digest) // it came directly to another replica
 	Interest(m *lofamov1.Interest)
 }
 
@@ -311,14 +312,22 @@ func (in *Intake) heard(a *servicenet.Arrival, from Place) {
 	case *lofamov1.Message_Reports:
 		id := a.List[0].ID
 		in.cfg.Sender.Heard(id.Origin, id.Epoch, a.Session, from)
-		if st := a.Status; st != nil && id.Origin.Half == fault.HalfHost {
-			in.cfg.Notifier.Digest(notify.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Revision: st.GetViewRevision(), List: st.GetInterest(),
-				Denied: st.GetDenied()})
+		if d, ok := digestOf(a); ok {
+			in.cfg.Notifier.Digest(d)
 		}
 	case *lofamov1.Message_Answer:
 		o := servicenet.OriginOf(body.Answer)
 		in.cfg.Sender.Heard(o, fault.Epoch(body.Answer.GetEpoch()), a.Session, from)
 	}
+}
+
+// digestOf returns the position that a host half's digest acknowledges; false: the message is no such digest.
+func digestOf(a *servicenet.Arrival) (notify.Digest, bool) {
+	if a.Status == nil || a.Path != fault.PathDirect || a.List[0].ID.Origin.Half != fault.HalfHost {
+		return notify.Digest{}, false
+	}
+	id, st := a.List[0].ID, a.Status
+	return notify.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Revision: st.GetViewRevision(), List: st.GetInterest(), Denied: st.GetDenied()}, true
 }
 
 // pass passes evidence to the leader. False means that it was dropped.
@@ -387,9 +396,13 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 		in.takeAnswer(a.Msg, st, engine.To{Addr: req.GetFrom()})
 		return nil
 	}
-	return in.evidence(&a, engine.To{
+	input := in.evidence(&a, engine.To{
 		Addr: req.GetFrom(), Socket: uint8(min(req.GetSocket(), math.MaxUint8)), Relayed: a.Path == fault.PathTorus,
 	})
+	if d, ok := digestOf(&a); ok && input != nil {
+		in.cfg.Notifier.Forwarded(d)
+	}
+	return input
 }
 
 // evidence returns the engine's input from a verified message, or nil for none, which it counts.

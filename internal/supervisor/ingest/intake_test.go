@@ -59,8 +59,8 @@ func TestReceivedOnlyForWhatWasTaken(t *testing.T) {
 	}
 }
 
-// TestDigestsCarryPositionInUpdates: digests that come directly from a host half carry its position in the map's updates. The
-// half may also send its interests.
+// TestDigestsCarryPositionInUpdates: digests that come directly from a host half carry its position in the map's updates, also to
+// the leader to which a follower forwards them. The half may also send its interests.
 func TestDigestsCarryPositionInUpdates(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -73,8 +73,11 @@ func TestDigestsCarryPositionInUpdates(t *testing.T) {
 	r.get(eth0, 0, b)
 	list := &lofamov1.Interest{Node: "n0", Epoch: 5, Serial: 2, Parts: 1, Nodes: []string{"n7"}}
 	r.get(eth0, 0, h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_Interest{Interest: list}}))
-	if want := (notify.Digest{Node: "n0", Epoch: 5, Revision: 17, List: 2}); len(r.tells.digests) != 1 || r.tells.digests[0] != want {
-		t.Errorf("%+v", r.tells.digests)
+	leader := a.replica(t, "s2", nil)
+	leader.intake.Forwarded(&lofamov1.ForwardRequest{Envelope: b, From: eth0.String(), Path: uint32(fault.PathDirect)})
+	want := []notify.Digest{{Node: "n0", Epoch: 5, Revision: 17, List: 2}}
+	if !slices.Equal(r.tells.digests, want) || !slices.Equal(leader.tells.forwarded, want) {
+		t.Errorf("%+v, to the leader %+v", r.tells.digests, leader.tells.forwarded)
 	}
 	if len(r.tells.interests) != 1 || !proto.Equal(r.tells.interests[0], list) {
 		t.Errorf("%v", r.tells.interests)

@@ -42,7 +42,6 @@ type half struct {
 	whole    time.Time // time of the last whole state
 	repeats  int       // number of further digests to answer with a whole state, because an earlier one may be lost
 	ahead    time.Time // start of its lead over this replica with a quorum; zero: none
-	knows    Known     // by its last digest
 	marked   time.Time // time of the last bookmark or whole state
 	epoch    fault.Epoch
 	interest interest
@@ -54,12 +53,6 @@ type half struct {
 type interest struct {
 	serial uint32
 	nodes  []fault.NodeID // sorted
-}
-
-// Known is what a half states about the store in its digests.
-type Known struct {
-	Revision uint64 // up to which it knows the map
-	Denied   uint64 // version of its list of revoked certificates
 }
 
 // Machine is not safe for concurrent use.
@@ -97,7 +90,7 @@ func (m *Machine) Heard(now time.Time, d Digest, in Map) []Notice {
 	if servicenet.EpochSupersedes(d.Epoch, h.epoch) {
 		m.begin(node, h, d.Epoch)
 	}
-	h.heard, h.knows = now, Known{Revision: known, Denied: d.Denied}
+	h.heard = now
 	reset := m.ahead(now, h, known, in)
 	switch {
 	case !reset && known >= h.sent && h.sent > 0 && list == h.interest.serial && h.repeats == 0:
@@ -120,22 +113,6 @@ func (m *Machine) bookmark(now time.Time, node fault.NodeID, h *half, in Map) []
 	out := m.notices(node, h, nil, &lofamov1.FaultUpdate{Since: h.sent}, in)
 	h.marked, h.sent = now, in.Revision()
 	return out
-}
-
-// Claimed returns the highest revision, and the highest version of the list of revoked certificates, that more than half of the halves
-// know. A few nodes that lie do not move it. It is zero with fewer than two halves.
-func (m *Machine) Claimed() (out Known) {
-	if len(m.halves) < 2 {
-		return Known{}
-	}
-	revisions, versions := make([]uint64, 0, len(m.halves)), make([]uint64, 0, len(m.halves))
-	for _, h := range m.halves {
-		revisions, versions = append(revisions, h.knows.Revision), append(versions, h.knows.Denied)
-	}
-	slices.Sort(revisions)
-	slices.Sort(versions)
-	majority := (len(m.halves) - 1) / 2 // more than half know this much or more
-	return Known{Revision: revisions[majority], Denied: versions[majority]}
 }
 
 // begin resets the state of a restarted half, and its list of interests.

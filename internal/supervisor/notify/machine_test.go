@@ -444,25 +444,6 @@ func (s *sickMap) Node(node fault.NodeID) *lofamov1.NodeView {
 	return n
 }
 
-// TestMajorityOfHalvesStatesHowFarStoreWas: a few nodes that lie do not raise the claim, and few that know nothing do not lower it.
-func TestMajorityOfHalvesStatesHowFarStoreWas(t *testing.T) {
-	for _, tc := range []struct {
-		revisions []uint64
-		want      uint64
-	}{
-		{nil, 0}, {[]uint64{900}, 0}, {[]uint64{900, 900}, 900}, {[]uint64{900, 5}, 5}, {[]uint64{5, 5, 900}, 5}, {[]uint64{0, 900, 901}, 900},
-		{[]uint64{0, 0, 900, 901}, 0}, {[]uint64{0, 900, 901, 902}, 900},
-	} {
-		r, m := newRing(6), notify.NewMachine(config())
-		for i, revision := range tc.revisions {
-			m.Heard(begin, notify.Digest{Node: id(i), Epoch: 1, Revision: revision, Denied: revision / 100}, r)
-		}
-		if got := m.Claimed(); got.Revision != tc.want || got.Denied != tc.want/100 {
-			t.Errorf("%d: %+v: want %d", tc.revisions, got, tc.want)
-		}
-	}
-}
-
 // TestQuietHalvesLearnNewestRevision: a half that no change concerns gets a bookmark, at most once a minute.
 func TestQuietHalvesLearnNewestRevision(t *testing.T) {
 	r, m, h := newRing(3), notify.NewMachine(config()), hostcore.NewFaultView("n0", []fault.NodeID{"n1", "n2"})

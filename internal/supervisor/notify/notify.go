@@ -61,7 +61,7 @@ type Notifier struct {
 	arrived chan struct{}     // has room for one: announces the first of heard
 	lists   chan pki.DenyList // has room for one: the newest
 	highest atomic.Uint64
-	claimed atomic.Pointer[Known] // nil: not known yet
+	claims  claims
 
 	mu      sync.Mutex
 	heard   []any    // Digest or *lofamov1.Interest, at most queue since the last look
@@ -73,7 +73,8 @@ type Notifier struct {
 // New returns a notifier. Run does its work.
 func New(cfg Config) *Notifier {
 	return &Notifier{
-		cfg: cfg, woken: make(chan struct{}, 1), arrived: make(chan struct{}, 1), lists: make(chan pki.DenyList, 1),
+		cfg: cfg, claims: claims{known: make(map[fault.NodeID]Known)},
+		woken: make(chan struct{}, 1), arrived: make(chan struct{}, 1), lists: make(chan pki.DenyList, 1),
 		machine: NewMachine(MachineConfig{
 			Window: time.Duration(cfg.DigestMisses) * cfg.DigestPeriod, Again: cfg.DigestPeriod * 4 / 5,
 			Backlog: max(10*time.Second, 4*cfg.DigestPeriod),
@@ -81,19 +82,17 @@ func New(cfg Config) *Notifier {
 	}
 }
 
-// claimPeriod is how often Claimed changes.
-const claimPeriod = time.Second
-
-// Claimed returns what most nodes with digests to this replica know of the store; see Machine.Claimed.
-func (t *Notifier) Claimed() Known {
-	if k := t.claimed.Load(); k != nil {
-		return *k
-	}
-	return Known{}
-}
+// Claimed returns what more than half of the managed nodes know of the store. Only a leader hears from so many.
+func (t *Notifier) Claimed() Known { return t.claims.majority(t.cfg.Names.Topology()) }
 
 // Digest records the position that a host half's digest acknowledges.
-func (t *Notifier) Digest(d Digest) { t.submit(d) }
+func (t *Notifier) Digest(d Digest) {
+	t.claims.note(d)
+	t.submit(d)
+}
+
+// Forwarded records what a digest states that came to another replica, which notifies its half.
+func (t *Notifier) Forwarded(d Digest) { t.claims.note(d) }
 
 // Interest records the nodes that a node wants news about.
 func (t *Notifier) Interest(m *lofamov1.Interest) { t.submit(m) }
@@ -152,8 +151,6 @@ func (t *Notifier) Run(ctx context.Context) {
 	marked, others := t.cfg.Marks.All()
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
 	defer expire.Stop()
-	claim := time.NewTicker(claimPeriod)
-	defer claim.Stop()
 	deny := &denials{nodes: make(map[fault.NodeID]*denied), highest: &t.highest, send: t.cfg.Sender.Deny}
 	gather := time.NewTimer(gatherTime)
 	gather.Stop()
@@ -183,9 +180,6 @@ func (t *Notifier) Run(ctx context.Context) {
 			look()
 		case l := <-t.lists:
 			deny.replace(time.Now(), l.GetVersion(), l.Parts(), t.cfg.DigestPeriod)
-		case <-claim.C:
-			known := t.machine.Claimed()
-			t.claimed.Store(&known)
 		case <-expire.C:
 			t.machine.Expire(time.Now())
 			deny.expire(time.Now())

@@ -58,9 +58,9 @@ type Config struct {
 	Store   Store
 	Sender  Sender
 	Periods config.Periods
-	Own     map[netip.AddrPort]string // addresses of supervisors, and what each is
-	Spans   bool                      // the torus spans regions
-	Plain   []order.Plain             // kinds without messages of their own
+	Own     func() map[netip.AddrPort]string // addresses of supervisors, and what each is
+	Spans   bool                             // the torus spans regions
+	Plain   []order.Plain                    // kinds without messages of their own
 	Metrics *metrics.Metrics
 	Logger  *slog.Logger
 }

@@ -43,7 +43,7 @@ func (k *peers) checkEnd(n topology.Node, text string) error {
 	if !slices.ContainsFunc(n.Service, func(a netip.AddrPort) bool { return a.Addr().Unmap() == end.Addr() }) {
 		return fmt.Errorf("end %s: want an address that the node has proved, one of %v", end, n.Service)
 	}
-	if of, taken := k.cfg.Own[end]; taken {
+	if of, taken := k.cfg.Own()[end]; taken {
 		return fmt.Errorf("end %s: it is %s of a supervisor", end, of)
 	}
 	topo := k.cfg.Names.Topology()

@@ -32,7 +32,10 @@ func TestEnrolledNodeStatesOnlyItsOwnEnds(t *testing.T) {
 	k := &peers{
 		cfg: &Config{
 			Names: view.NamesOf(topology.New(grid.Dims{}, []topology.Node{n, other, lost, listed}, nil, 1)),
-			Own:   map[netip.AddrPort]string{at("10.0.0.1:7945")[0]: "the report address"}, Logger: slog.New(slog.DiscardHandler),
+			Own: func() map[netip.AddrPort]string {
+				return map[netip.AddrPort]string{at("10.0.0.1:7945")[0]: "the report address"}
+			},
+			Logger: slog.New(slog.DiscardHandler),
 		},
 		records: peerRecords{
 			"other": {Node: "other", Ends: ends("10.0.0.1:8110")[1:]},

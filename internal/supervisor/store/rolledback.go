@@ -24,6 +24,15 @@ func (s *Etcd) NoteRolledBack(ctx context.Context, revision uint64) error {
 	return nil
 }
 
+// WithdrawRolledBack removes that note, and reports whether there was one.
+func (s *Etcd) WithdrawRolledBack(ctx context.Context) (bool, error) {
+	resp, err := s.c.Delete(ctx, keyRolledBack)
+	if err != nil {
+		return false, fmt.Errorf("withdraw the note that the store was rolled back: %w", err)
+	}
+	return resp.Deleted > 0, nil
+}
+
 // RolledBack returns the noted revision from the replica's own copy; 0: the store was not rolled back. A restore of a snapshot ends it: it
 // makes another etcd cluster, whose revisions begin above all earlier ones.
 func (s *Etcd) RolledBack(ctx context.Context) (uint64, error) {

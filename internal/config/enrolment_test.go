@@ -41,9 +41,9 @@ func TestJoinConfigNamesWhatIsWrong(t *testing.T) {
 			a.Service.Alternates = []ServiceAddr{{Listen: "10.1.0.5:7100"}}
 		},
 		"join.address: given nothing: want with": func(a *Agent) { a.Service.Listen = "10.0.0.5:7100" },
-		"selfTest.interval: given 1h":     func(a *Agent) { a.SelfTest.Interval = Duration(time.Hour) },
-		"jobs.mode":                       func(a *Agent) { a.Jobs.Mode = "x" },
-		"window: given a value":           func(a *Agent) { a.Window.Listen = "10.0.0.1:1" },
+		"selfTest.interval: given 1h":            func(a *Agent) { a.SelfTest.Interval = Duration(time.Hour) },
+		"jobs.mode":                              func(a *Agent) { a.Jobs.Mode = "x" },
+		"window: given a value":                  func(a *Agent) { a.Window.Listen = "10.0.0.1:1" },
 	} {
 		a := good()
 		change(&a)

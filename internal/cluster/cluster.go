@@ -204,7 +204,7 @@ const ownDepth = 3
 // checkOwner refuses a directory with ErrForeign if a user other than the caller and root can change it, its path, or a file in it. A missing
 // directory is accepted if no other user can make it.
 func checkOwner(dir string) error {
-	group := os.Getegid() // many systems give every user a group, which may write in the user's directories
+	group := trusted.OwnGroup()
 	foreign := func(err error) error {
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil

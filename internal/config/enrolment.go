@@ -122,6 +122,7 @@ type JoinConfig struct {
 	// CA is a PEM file with the cluster's authorities. Required without tokenFile, because a token names the authority.
 	CA string `json:"ca,omitempty"`
 	// Address is this machine's IP in the service network and for links. Default: that from which it reaches a supervisor.
+	// Required with service.listen: the IP of service.listen or of one of service.alternates.
 	Address string `json:"address,omitempty"`
 	// Ports are the ports of this node at Address.
 	Ports JoinPorts `json:"ports,omitzero"`
@@ -183,12 +184,25 @@ func (a Agent) ValidateJoin() error {
 	}
 	if a.Service.Listen != "" {
 		p.listen("service.listen", a.Service.Listen)
+		a.validateProvable(p)
 	}
 	if a.Service.GossipListen != "" {
 		p.listen("service.gossipListen", a.Service.GossipListen)
 	}
 	a.validateOwn(p)
 	return p.err()
+}
+
+// validateProvable refuses links at an IP that the service does not have: a node proves the addresses of its service alone.
+func (a Agent) validateProvable(p *problems) {
+	links, _ := netip.ParseAddr(a.Join.Address)
+	if !slices.ContainsFunc(a.Service.Interfaces(), func(i ServiceAddr) bool {
+		at, err := netip.ParseAddrPort(i.Listen)
+		return err == nil && at.Addr().Unmap() == links.Unmap()
+	}) {
+		p.bad("join.address", a.Join.Address, "with service.listen, the IP of service.listen or of one of service.alternates: "+
+			"supervisors accept links only at an IP that the node has proved")
+	}
 }
 
 // validate names every bad field at once.

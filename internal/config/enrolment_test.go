@@ -36,14 +36,26 @@ func TestJoinConfigNamesWhatIsWrong(t *testing.T) {
 		"routing: given x":              func(a *Agent) { a.Routing = "x" },
 		"service.spoolBytes: given 5":   func(a *Agent) { a.Service.SpoolBytes = 5 },
 		"service.listen: given x":       func(a *Agent) { a.Service.Listen = "x" },
-		"selfTest.interval: given 1h":   func(a *Agent) { a.SelfTest.Interval = Duration(time.Hour) },
-		"jobs.mode":                     func(a *Agent) { a.Jobs.Mode = "x" },
-		"window: given a value":         func(a *Agent) { a.Window.Listen = "10.0.0.1:1" },
+		"join.address: given 192.168.1.5: want with service.listen, the IP of": func(a *Agent) {
+			a.Join.Address, a.Service.Listen = "192.168.1.5", "10.0.0.5:7100"
+			a.Service.Alternates = []ServiceAddr{{Listen: "10.1.0.5:7100"}}
+		},
+		"join.address: given nothing: want with": func(a *Agent) { a.Service.Listen = "10.0.0.5:7100" },
+		"selfTest.interval: given 1h":            func(a *Agent) { a.SelfTest.Interval = Duration(time.Hour) },
+		"jobs.mode":                              func(a *Agent) { a.Jobs.Mode = "x" },
+		"window: given a value":                  func(a *Agent) { a.Window.Listen = "10.0.0.1:1" },
 	} {
 		a := good()
 		change(&a)
 		if err := a.ValidateJoin(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v: want one with %q", err, want)
+		}
+	}
+	for _, address := range []string{"10.0.0.5", "192.168.1.5"} { // links at either service address
+		a := good()
+		a.Join.Address, a.Service.Listen, a.Service.Alternates = address, "10.0.0.5:7100", []ServiceAddr{{Listen: "192.168.1.5:7100"}}
+		if err := a.ValidateJoin(); err != nil {
+			t.Errorf("links at %s: %v", address, err)
 		}
 	}
 }

@@ -16,6 +16,17 @@ const maxLinks = 40
 // NoGroup is the group for Path and Entry if no group may write.
 const NoGroup = -1
 
+// OwnGroup returns the process's group if its user alone is in it, otherwise NoGroup. Many systems give every user a group with the user's
+// number; in others all users share one.
+func OwnGroup() int { return ownGroup(os.Geteuid(), os.Getegid()) }
+
+func ownGroup(user, group int) int {
+	if user != group {
+		return NoGroup
+	}
+	return group
+}
+
 // Path rejects a path that somebody else could change or replace. The file, every directory on its path from the root, and every symbolic
 // link there with its own path must belong to root or to the process's user. No other user may have write access, and no group except the
 // one that the caller trusts, or NoGroup. A directory with the sticky bit, such as /tmp, may be writable: only the owner of a file in it can move that

@@ -50,6 +50,15 @@ func TestPathIsRefusedIfSomebodyElseCanWrite(t *testing.T) {
 	}
 }
 
+// TestSharedGroupIsNotTrusted: only a group with the user's number has no other members.
+func TestSharedGroupIsNotTrusted(t *testing.T) {
+	for _, c := range [][3]int{{0, 0, 0}, {1000, 1000, 1000}, {1000, 100, NoGroup}, {1000, 0, NoGroup}, {0, 100, NoGroup}} {
+		if got := ownGroup(c[0], c[1]); got != c[2] {
+			t.Errorf("user %d with group %d trusts group %d: want %d", c[0], c[1], got, c[2])
+		}
+	}
+}
+
 // TestPathOfAnotherUserIsRefused: the owner of each place counts, of links too.
 func TestPathOfAnotherUserIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {

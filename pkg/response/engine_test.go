@@ -2,6 +2,7 @@ package response_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -566,6 +567,34 @@ func TestEvidenceOfCommittedGroup(t *testing.T) {
 		}
 		if len(out.Effects) != effects || len(out.Look) != 1-effects {
 			t.Errorf("%v ahead: effects %v, asked for %v", ahead, out.Effects, out.Look)
+		}
+	}
+}
+
+// TestEventOfGroupIsOnManagedMember: the object of a node that chose its name may be another machine's. Alerts name all members.
+func TestEventOfGroupIsOnManagedMember(t *testing.T) {
+	for step, want := range map[string][]fault.NodeID{
+		"alertmanager, parameters: {severity: critical}": {"n0-1-1", "n1-1-1"}, "kubernetes.event, parameters: {reason: Row}": {"n1-1-1"},
+	} {
+		pols := parsed(t, []byte(strings.Replace(toldOfGroup, "alertmanager, parameters: {severity: critical}", step, 1)))
+		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols...)
+		for i, n := range l.topo.Nodes {
+			if n.ID == "n0-1-1" {
+				l.topo.Nodes[i].Labels = map[string]string{fault.ManagedLabel: "false"}
+			}
+		}
+		e, err := response.New(l.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out response.Output
+		for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols},
+			response.Led{Token: 1}, response.GroupChanged{Group: response.Group{ID: "row/Y=1,Z=1", Kind: "ROW", State: fault.Failed,
+				Cause: fault.CauseNode, Members: []fault.NodeID{"n0-1-1", "n1-1-1"}, Of: 2, Since: start, At: start}}} {
+			out = e.Step(start, ev)
+		}
+		if len(out.Effects) != 1 || !slices.Equal(out.Effects[0].Members, want) {
+			t.Errorf("%s: effects %+v: want one with members %v", step, out.Effects, want)
 		}
 	}
 }

@@ -220,7 +220,7 @@ type Effect struct {
 	Kind       Kind
 	Parameters map[string]string
 	Target     Target
-	Members    []fault.NodeID // of a group fault
+	Members    []fault.NodeID // of a group fault; for a step that writes to a node's object, the managed ones
 	Incident   string         // id of the incident that the target belonged to; empty: none was known
 	Notice     uint32         // of that incident when the response was proposed: above 0 it notifies again
 	Token      uint64         // an executor that has seen a higher one refuses it

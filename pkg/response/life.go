@@ -249,9 +249,13 @@ func (e *Engine) effect(r *Response, i int, recheck bool) Effect {
 	if r.Undoing {
 		key += "/undo"
 	}
+	members := e.world.groups[r.Target.Group].Members
+	if s.Kind.Traits().Object { // the object of a node that chose its name may be another machine's
+		members = slices.DeleteFunc(slices.Clone(members), func(id fault.NodeID) bool { return !e.cluster.managed(id) })
+	}
 	return Effect{
 		Attempt: Attempt{r.ID, i, s.Attempt}, Undo: r.Undoing, Kind: s.Kind, Parameters: s.Parameters, Target: r.Target,
-		Members: e.world.groups[r.Target.Group].Members, Incident: e.joined[r.ID], Notice: e.noticeOf(r),
+		Members: members, Incident: e.joined[r.ID], Notice: e.noticeOf(r),
 		Token: e.token, IdempotencyKey: key, Recheck: recheck, Timeout: s.Timeout,
 		Began: s.Started,
 	}

@@ -338,6 +338,28 @@ func TestStableAddressIsPreferredToTemporaryOne(t *testing.T) {
 	}
 }
 
+// TestHalvesThatAnswerAtOtherAddressStopBeforeTheClaim: the running halves of a node with a second service interface answer the supervisors
+// there. The next daemon claims the new address before it starts halves.
+func TestHalvesThatAnswerAtOtherAddressStopBeforeTheClaim(t *testing.T) {
+	t.Parallel()
+	at := freeport.Addr(t).String()
+	w := newJoinWorld(t, at)
+	w.enrolled(t, "192.0.2.7") // which no interface has
+	w.j.cfg.Join.Address = ""
+	w.serve(t, at, status.Error(codes.AlreadyExists, "there is one, and it lives"))
+	l := w.j.later(config.Joined{Address: netip.MustParseAddr("192.0.2.7")}, true)
+	err := l.Run(t.Context(), func(ctx context.Context) error {
+		changed, err := l.readdress(ctx)
+		if changed || err == nil || ctx.Err() == nil {
+			t.Errorf("changed %v, %v, the halves stop %v: want a refusal, and no halves", changed, err, ctx.Err() != nil)
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrEnrolledAnew) {
+		t.Errorf("the daemon ends with %v: want another daemon, which claims the address", err)
+	}
+}
+
 // TestSilentSupervisorsLeaveTimeForOthers: in a round with an end, each supervisor gets a part of the time.
 func TestSilentSupervisorsLeaveTimeForOthers(t *testing.T) {
 	t.Parallel()

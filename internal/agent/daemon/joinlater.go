@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
 
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -22,19 +23,20 @@ import (
 const laterPause, laterPauseMost = 2 * time.Second, 30 * time.Second
 
 // ErrEnrolledAnew ends a daemon whose node gets new certificates, or has them. The next daemon loads them. It also enrols the node if the
-// halves of this one hold the address that the node has to prove.
-var ErrEnrolledAnew = errors.New("the supervisors enrol this node again: exiting, so that a restart loads its new certificates")
+// halves of this one hold an address that the node has to prove, or answer the supervisors at another one.
+var ErrEnrolledAnew = errors.New("this node has to enrol again, or has new certificates: exiting, so that the next daemon starts with them")
 
 // Later asks the supervisors about a node that has enrolled. If it has started with a stored enrolment, the cluster may have forgotten
 // the node meanwhile.
 type Later struct {
 	mu    sync.Mutex // held while it asks
 	j     *joiner
-	at    netip.Addr // with which the halves run
-	cert  []byte     // of the host half, in the enrolment with which the node has started
-	asked bool       // a supervisor answered when the node started
-	anew  bool       // the next daemon enrols the node
-	said  string     // the last refusal
+	at    netip.Addr              // with which the halves run
+	cert  []byte                  // of the host half, in the enrolment with which the node has started
+	asked bool                    // a supervisor answered when the node started
+	anew  bool                    // the next daemon enrols the node
+	end   context.CancelCauseFunc // ends the daemon
+	said  string                  // the last refusal
 	// preset and periods are those of this daemon.
 	preset  string
 	periods *config.PeriodsOverride
@@ -145,6 +147,9 @@ func (l *Later) readdress(ctx context.Context) (changed bool, err error) {
 		var refused, failed error
 		got, refused, failed = l.j.round(ctx, rand.IntN(len(l.j.cfg.Join.Supervisors)))
 		err = errors.Join(refused, failed)
+		if r, ok := errors.AsType[*refusal](refused); ok && r.code == codes.AlreadyExists || errors.Is(failed, syscall.EADDRINUSE) {
+			l.end(ErrEnrolledAnew) // the halves answer for the node, or hold one of its addresses
+		}
 	}
 	if err != nil || got.Address == l.at {
 		return false, err
@@ -185,17 +190,18 @@ func (j *joiner) trusted() [2]string {
 	return [2]string{string(ca), string(keys)}
 }
 
-// Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled again, it
-// stops the daemon in order and returns ErrEnrolledAnew. A nil Later only runs the daemon.
+// Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled again, or the next
+// daemon has to enrol it, Run stops the daemon in order and returns ErrEnrolledAnew. A nil Later only runs the daemon.
 func (l *Later) Run(ctx context.Context, run func(context.Context) error) error {
-	if l == nil || l.asked {
+	if l == nil {
 		return run(ctx)
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	l.end = stop
 	var asking errgroup.Group
 	asking.Go(func() error {
-		if l.ask(ctx) {
+		if !l.asked && l.ask(ctx) {
 			stop(ErrEnrolledAnew)
 		}
 		return nil

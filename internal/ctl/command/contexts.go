@@ -67,8 +67,7 @@ type Contexts struct {
 // ErrNoHome says that no place for the configuration file is known.
 var ErrNoHome = errors.New("no place for lofamoctl's configuration file: neither $XDG_CONFIG_HOME nor $HOME is set")
 
-// ContextsPath returns the path of the configuration file, or ErrNoHome. It refuses a file that another user can change, such as that of a
-// HOME that sudo keeps: the file decides who gets the user's requests.
+// ContextsPath returns the path of the configuration file, or ErrNoHome.
 func (a *App) ContextsPath() (string, error) {
 	dir := a.Env.Getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(dir) { // the XDG specification says to ignore relative paths
@@ -78,11 +77,16 @@ func (a *App) ContextsPath() (string, error) {
 		}
 		dir = filepath.Join(home, ".config")
 	}
-	path := filepath.Join(dir, "lofamo", "config.yaml")
-	if _, err := trusted.Path(path, os.Getegid()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("configuration %s: another user can change it: %w", path, err)
+	return filepath.Join(dir, "lofamo", "config.yaml"), nil
+}
+
+// checkContexts refuses a configuration file that another user can change or make, such as that of a HOME that sudo keeps: the file decides
+// who gets the user's requests.
+func checkContexts(path string) error {
+	if _, err := trusted.Path(path, trusted.OwnGroup()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("configuration %s: another user can change it: %w", path, err)
 	}
-	return path, nil
+	return nil
 }
 
 // Contexts reads the configuration file. A missing one has no contexts.
@@ -96,6 +100,9 @@ func (a *App) Contexts() (c Contexts, path string, err error) {
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return c, path, nil
+	}
+	if err := checkContexts(path); err != nil {
+		return c, "", err
 	}
 	c, err = ReadContexts(path)
 	return c, path, err
@@ -189,6 +196,9 @@ func (a *App) LockContexts() (unlock func(), err error) {
 	if errors.Is(err, ErrNoHome) {
 		return func() {}, nil // Contexts and SaveContexts say so
 	}
+	if err == nil {
+		err = checkContexts(path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -206,6 +216,9 @@ func (a *App) LockContexts() (unlock func(), err error) {
 // SaveContexts writes the configuration file, which only its owner may read, and returns its path. The caller has called LockContexts.
 func (a *App) SaveContexts(c Contexts) (string, error) {
 	path, err := a.ContextsPath()
+	if err == nil {
+		err = checkContexts(path)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// event creates an event on the node, or for a group fault one event on its first member. Its name derives from the response
+// event creates an event on the node, or for a group fault one event on its first managed member. Its name derives from the response
 // and the step, so retries create no second one.
 func (e *Executor) event(ctx context.Context, j executor.Job) executor.Result {
 	return e.retry(ctx, fmt.Sprintf("event on the node of %s", j.Target), func(sent *bool) error { return e.eventOnce(ctx, j, sent) })
@@ -30,7 +30,7 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 	id := j.Target.Node
 	if j.Target.Group != "" {
 		if len(j.Members) == 0 {
-			return ended{executor.Unchanged("event on a node of %s: no member is known any longer", j.Target)}
+			return ended{executor.Unchanged("event on a node of %s: no managed member is known any longer", j.Target)}
 		}
 		id = j.Members[0]
 	}

@@ -92,7 +92,7 @@ func (e *Enrolment) prove(ctx context.Context, claim topology.Node, req *lofamov
 	listening := req.GetListening()
 	proved := len(listening) > 0 && e.proofs.good(time.Now(), admit.GetKeys(), listening, claim.Service, req.GetProofs())
 	if proved || len(listening) == 0 {
-		silent, err := e.silent(ctx, claim)
+		silent, err := e.silent(ctx, claim, admit.GetOwn())
 		admit.Silent = silent
 		return proved, err
 	}
@@ -100,7 +100,7 @@ func (e *Enrolment) prove(ctx context.Context, claim topology.Node, req *lofamov
 		return false, invalid("listening", "given %d bytes: want %d", len(listening), servicenet.ListeningSize)
 	}
 	for i, a := range claim.Service {
-		if !e.targets.allow(a.Addr().String(), time.Now()) {
+		if !admit.GetOwn() && !e.targets.allow(a.Addr().String(), time.Now()) {
 			return false, status.Errorf(codes.ResourceExhausted, "service[%d]: too many challenges to %s: try again in a moment", i, a.Addr())
 		}
 		proof := e.proofs.proof(e.proofs.period(time.Now()), admit.GetKeys(), listening, a)
@@ -109,14 +109,15 @@ func (e *Enrolment) prove(ctx context.Context, claim topology.Node, req *lofamov
 	return false, nil
 }
 
-// silent challenges the nodes that have the name or an address of this one. It returns an error if one of them lives.
-func (e *Enrolment) silent(ctx context.Context, claim topology.Node) ([]string, error) {
+// silent challenges the nodes that have the name or an address of this one. It returns an error if one of them lives. A node with its own
+// certificate spends its own budget alone, so that holders of tokens cannot spend the budgets of its challenges.
+func (e *Enrolment) silent(ctx context.Context, claim topology.Node, own bool) ([]string, error) {
 	top := e.s.cfg.Names.Topology()
 	holders := top.Holders(claim.ID, claim.Service)
 	var wg sync.WaitGroup
 	lives := make([]bool, len(holders))
 	for i, id := range holders {
-		if !e.targets.allow("node "+string(id), time.Now()) {
+		if !own && !e.targets.allow("node "+string(id), time.Now()) {
 			return nil, status.Errorf(codes.ResourceExhausted, "node %s: too many challenges: try again in a moment", id)
 		}
 		wg.Go(func() { lives[i] = e.cfg.Lives(ctx, id, top.Neighbours(id)) })

@@ -1,9 +1,19 @@
 package api
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // A proof is good for a while, for the keys, the listener and the address for which it was made.
@@ -55,5 +65,43 @@ func TestNoNodeHasLoopbackOrSupervisorsAddress(t *testing.T) {
 				t.Errorf("%s, cluster on one machine %v: %v: want it accepted %v", text, local, err, may[i])
 			}
 		}
+	}
+}
+
+// TestManyNamesEndNoLimit: a name whose budget is spent stays refused, however many others come. Names of which nothing is spent any more
+// make room.
+func TestManyNamesEndNoLimit(t *testing.T) {
+	t.Parallel()
+	b, now := newBudgets(targetRate, 1), time.Unix(1000, 0)
+	for i := range 2 * maxSources {
+		if got := b.allow(fmt.Sprint(i), now); got != (i < maxSources) {
+			t.Fatalf("name %d is allowed %v", i, got)
+		}
+	}
+	if b.allow("0", now) {
+		t.Error("other names have ended the limit of a name")
+	}
+	if !b.allow("later", now.Add(time.Second)) || len(b.of) != 1 {
+		t.Errorf("%d names stay: want room once their budgets are whole", len(b.of))
+	}
+}
+
+// TestTokensSpendNoBudgetOfNodesOwnClaim: holders of tokens have claimed a node's name as often as they can. The node still gets its new
+// address by its own certificate.
+func TestTokensSpendNoBudgetOfNodesOwnClaim(t *testing.T) {
+	t.Parallel()
+	names := view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "n1", {X: 1}: "n2"})
+	e := &Enrolment{s: &Server{cfg: Config{Names: names}}, targets: newBudgets(targetRate, targetBurst),
+		cfg: EnrolmentConfig{Lives: func(context.Context, fault.NodeID, []fault.NodeID) bool { return false }}}
+	claim := topology.Node{ID: "n1", Service: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:7100")}}
+	var err error
+	for range 2 * targetBurst {
+		_, err = e.silent(t.Context(), claim, false)
+	}
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Fatalf("claims with tokens: %v: want the budget spent", err)
+	}
+	if silent, err := e.silent(t.Context(), claim, true); err != nil || len(silent) != 1 {
+		t.Errorf("the node's own claim: %v, %v: want it looked at", silent, err)
 	}
 }

@@ -42,7 +42,7 @@ func (e *Enrolment) commitAdmit(ctx context.Context, by string, req *lofamov1.Ad
 	if err != nil {
 		return nil, err
 	}
-	a := &admittance{node: n.ID, keys: req.GetKeys(), named: req.GetNamed(), by: by, now: time.Now()}
+	a := &admittance{node: n.ID, keys: req.GetKeys(), named: req.GetNamed(), own: req.GetOwn(), by: by, now: time.Now()}
 	for _, id := range req.GetSilent() {
 		a.silent = append(a.silent, fault.NodeID(id))
 	}
@@ -57,7 +57,7 @@ func (e *Enrolment) commitAdmit(ctx context.Context, by string, req *lofamov1.Ad
 			}
 			a.token = &t
 		}
-		if !req.GetOwn() {
+		if !a.own {
 			if err := e.revoked(n.ID, a.token); err != nil {
 				return nil, err
 			}
@@ -65,8 +65,9 @@ func (e *Enrolment) commitAdmit(ctx context.Context, by string, req *lofamov1.Ad
 		if err := a.mayJoin(have.Topology); err != nil {
 			return nil, err
 		}
-		n.Labels = a.labels(req.GetLabels())
-		to, err := have.Admit(n, req.GetSetLabels(), a.silent)
+		old, _ := have.Node(n.ID)
+		n.Labels = a.labels(req.GetLabels(), old, req.GetSetLabels())
+		to, err := have.Admit(n, a.silent)
 		if err != nil {
 			return nil, refusedJoin(err)
 		}
@@ -83,6 +84,7 @@ type admittance struct {
 	node     fault.NodeID
 	keys     []byte // sum of the keys of its halves
 	named    bool
+	own      bool             // the evidence is the node's own certificate
 	silent   []fault.NodeID   // have not answered a challenge
 	token    *store.JoinToken // nil: other evidence
 	by       string
@@ -107,8 +109,7 @@ func (a *admittance) mayJoin(have *topology.Topology) error {
 			return status.Errorf(codes.Unauthenticated, "token: used up: %s: make one with 'lofamoctl token create'", fault.Plural(n, "use"))
 		}
 	}
-	unproved := old.Joining && slices.Contains(a.silent, a.node) // it has never had a place, and does not answer
-	if known && !a.named && !unproved {
+	if known && !a.named && !a.replaces(old) {
 		where := "a spare"
 		if !old.Spare {
 			where = "at " + old.Coord.String()
@@ -128,17 +129,29 @@ func (a *admittance) mayJoin(have *topology.Topology) error {
 	return nil
 }
 
-// labels returns the labels of a new node. Without evidence that names it, such as a token with patterns of names, executors leave it alone
-// until an operator confirms the name.
-func (a *admittance) labels(own map[string]string) map[string]string {
-	if a.named || a.token != nil && len(a.token.Names) > 0 {
-		return own
-	}
-	out := maps.Clone(own)
+// replaces reports whether the node of this name in the topology gives way to another machine: it has never had a place, and does not answer.
+func (a *admittance) replaces(old topology.Node) bool {
+	return !a.own && !a.repeated && old.Joining && slices.Contains(a.silent, a.node)
+}
+
+// labels returns the labels of a node: its own, then those in the topology, then those in set; later ones win. A machine gets no label of one
+// that it replaces. Without evidence that names the node, such as a token with patterns of names, executors leave it alone until an operator
+// confirms the name. Such evidence confirms the name of a known node too.
+func (a *admittance) labels(own map[string]string, old topology.Node, set map[string]string) map[string]string {
+	out, known := maps.Clone(own), maps.Clone(old.Labels)
 	if out == nil {
 		out = make(map[string]string)
 	}
-	out[fault.ManagedLabel] = "false"
+	if a.replaces(old) {
+		known = nil
+	}
+	if !a.named && (a.token == nil || len(a.token.Names) == 0) {
+		out[fault.ManagedLabel] = "false"
+	} else if !a.own {
+		delete(known, fault.ManagedLabel)
+	}
+	maps.Copy(out, known)
+	maps.Copy(out, set)
 	return out
 }
 

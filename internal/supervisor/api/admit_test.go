@@ -49,25 +49,45 @@ func TestRepeatedRequestNeedsNoFurtherUse(t *testing.T) {
 	}
 }
 
-// TestNodeThatNamesItselfIsNotManaged: a token for any new node names none, so no executor acts on the node. Evidence with a name leaves the
-// labels as they are, and no node can mark itself as managed.
-func TestNodeThatNamesItselfIsNotManaged(t *testing.T) {
+// TestLabelsFollowEvidence: a node keeps what operators have labelled, and the labels of Kubernetes win over all. A token for any name confirms
+// none, so no executor acts on the node, and evidence with a name confirms that of a known node too. A machine gets no label of a stranger
+// whose name it takes.
+func TestLabelsFollowEvidence(t *testing.T) {
 	t.Parallel()
+	anyName, silent := &store.JoinToken{}, []fault.NodeID{"n1"}
+	strange := topology.Node{ID: "n1", Spare: true, Joining: true, Labels: map[string]string{"rack": "x", "fan": "loud", fault.ManagedLabel: "false"}}
+	placed, confirmed := strange, strange
+	placed.Joining = false
+	confirmed.Labels = map[string]string{"rack": "x", "fan": "loud", fault.ManagedLabel: "true"}
 	for name, c := range map[string]struct {
 		a       admittance
+		old     topology.Node
+		rack    string
+		kept    bool
 		managed bool
 	}{
-		"a token for any node":     {admittance{token: &store.JoinToken{}}, false},
-		"a token that names it":    {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, true},
-		"the token of its own pod": {admittance{named: true}, true},
+		"new, a token for any name":           {admittance{token: anyName}, topology.Node{}, "r7", false, false},
+		"new, a token that names it":          {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, topology.Node{}, "r7", false, true},
+		"new, a token with patterns":          {admittance{token: &store.JoinToken{Names: []string{"n*"}}}, topology.Node{}, "r7", false, true},
+		"new, the token of its own pod":       {admittance{named: true}, topology.Node{}, "r7", false, true},
+		"known, its own certificate":          {admittance{named: true, own: true}, placed, "x", true, false},
+		"a spare with its own certificate":    {admittance{named: true, own: true, silent: silent}, strange, "x", true, false},
+		"known, a token that names it":        {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, placed, "x", true, true},
+		"known, the token of its own pod":     {admittance{named: true}, placed, "x", true, true},
+		"a stranger's, a token for any name":  {admittance{token: anyName, silent: silent}, strange, "r7", false, false},
+		"a stranger's, a token with patterns": {admittance{token: &store.JoinToken{Names: []string{"n*"}}, silent: silent}, strange, "r7", false, true},
+		"confirmed, another machine":          {admittance{token: anyName, silent: silent}, confirmed, "r7", false, false},
+		"confirmed, its request is repeated":  {admittance{token: anyName, silent: silent, repeated: true}, confirmed, "x", true, true},
 	} {
-		own := map[string]string{"rack": "r7"}
-		labels := c.a.labels(own)
-		if fault.Managed(labels) != c.managed || labels["rack"] != "r7" || len(own) != 1 {
-			t.Errorf("%s: labels %v, want managed %v", name, labels, c.managed)
+		c.a.node = "n1"
+		own := map[string]string{"rack": "r7", "zone": "mine"}
+		got := c.a.labels(own, c.old, map[string]string{"zone": "z2"})
+		if _, kept := got["fan"]; fault.Managed(got) != c.managed || got["rack"] != c.rack || kept != c.kept || got["zone"] != "z2" ||
+			own["zone"] != "mine" {
+			t.Errorf("%s: labels %v: want rack %s, the former ones kept %v, managed %v", name, got, c.rack, c.kept, c.managed)
 		}
 	}
-	if labels := (&admittance{}).labels(map[string]string{fault.ManagedLabel: "true"}); fault.Managed(labels) {
+	if labels := (&admittance{}).labels(map[string]string{fault.ManagedLabel: "true"}, topology.Node{}, nil); fault.Managed(labels) {
 		t.Errorf("labels %v: want a node that is not managed", labels)
 	}
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -15,10 +16,17 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// allow takes a request from a budget, and reports whether it has a good token. Such a request spends the token's budget, from any
-// address. All others spend that of their address, and later one that they share. So strangers cannot keep out a node with a token.
+// allow takes a request from a budget, and reports whether it has a good token or certificate of a node. Such a request spends the token's
+// or the node's budget, from any address. All others spend that of their address, and later one that they share. So strangers cannot keep
+// out such a node.
 func (e *Enrolment) allow(ctx context.Context, req *lofamov1.EnrolRequest) (known bool, _ error) {
 	now := time.Now()
+	if node, err := e.certified(ctx); err == nil && node != "" {
+		if e.members.allow(string(node), now) {
+			return true, nil
+		}
+		return true, status.Errorf(codes.ResourceExhausted, "too many requests of node %s: try again in a moment", node)
+	}
 	if t, err := pki.ParseJoinToken(req.GetToken()); err == nil && e.tokens.has(ctx, e.cfg.Tokens, t, now) {
 		if e.known.allow(t.ID, now) {
 			return true, nil
@@ -32,7 +40,8 @@ func (e *Enrolment) allow(ctx context.Context, req *lofamov1.EnrolRequest) (know
 	return false, nil
 }
 
-// budgets holds a budget of requests for each of some names.
+// budgets holds a budget of requests for each of some names. It forgets those of which nothing is spent, and refuses further names while it
+// is full: nobody can end the limit of a name.
 type budgets struct {
 	rate  rate.Limit
 	burst int
@@ -51,7 +60,10 @@ func (b *budgets) allow(name string, now time.Time) bool {
 	l := b.of[name]
 	if l == nil {
 		if len(b.of) >= maxSources {
-			clear(b.of)
+			maps.DeleteFunc(b.of, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= float64(b.burst) })
+		}
+		if len(b.of) >= maxSources {
+			return false
 		}
 		l = rate.NewLimiter(b.rate, b.burst)
 		b.of[name] = l

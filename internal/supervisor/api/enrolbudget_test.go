@@ -2,11 +2,15 @@ package api_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"log/slog"
 	"net"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -14,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // storedTokens are all tokens of a store.
@@ -37,13 +42,19 @@ func (s *storedTokens) Token(_ context.Context, id string) (store.JoinToken, boo
 }
 
 // TestUnknownTokensKeepOutNobodyWithKnownOne: strangers send tokens that they made up, also with the id of a known one, from the address of
-// a node that has a token.
+// a node that has a token, or its own certificate.
 func TestUnknownTokensKeepOutNobodyWithKnownOne(t *testing.T) {
 	known := pki.NewJoinToken([32]byte{})
 	sum := known.Sum()
 	tokens := &storedTokens{all: []store.JoinToken{{ID: known.ID, Sum: sum[:]}}}
 	counts := map[string]int{}
-	e := api.NewEnrolment(nil, api.EnrolmentConfig{Tokens: tokens, Count: func(result string) { counts[result]++ }, Logger: slog.New(slog.DiscardHandler)})
+	node := ""
+	e := api.NewEnrolment(nil, api.EnrolmentConfig{Tokens: tokens, Member: func([]byte) (pki.Identity, error) {
+		if node == "" {
+			return pki.Identity{}, errors.New("another authority's")
+		}
+		return pki.NodeIdentity("c", fault.NodeID(node), fault.HalfHost), nil
+	}, Count: func(result string) { counts[result]++ }, Logger: slog.New(slog.DiscardHandler)})
 	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1000}})
 	enrol := func(token pki.JoinToken) codes.Code {
 		_, err := e.Enrol(ctx, &lofamov1.EnrolRequest{Token: token.String()})
@@ -60,7 +71,7 @@ func TestUnknownTokensKeepOutNobodyWithKnownOne(t *testing.T) {
 		t.Fatalf("%d of %d requests with made-up tokens were dropped: this test shows nothing", counts["dropped"], 2*flood)
 	}
 	for range 100 { // nodes behind one address
-		if code := enrol(known); code != codes.FailedPrecondition { // this replica signs no certificates
+		if code := enrol(known); code != codes.InvalidArgument { // it names no node
 			t.Fatalf("a request with a known token: %s: want it looked at", code)
 		}
 	}
@@ -69,6 +80,15 @@ func TestUnknownTokensKeepOutNobodyWithKnownOne(t *testing.T) {
 	}
 	if code := enrol(known); code != codes.ResourceExhausted {
 		t.Errorf("after %d requests with one token: %s: want its budget used up", flood, code)
+	}
+	// A node shows its own certificate, from the same address.
+	member := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1000},
+		AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}}})
+	for of, want := range map[string]codes.Code{"n1": codes.InvalidArgument, "": codes.ResourceExhausted} {
+		node = of
+		if _, err := e.Enrol(member, &lofamov1.EnrolRequest{}); status.Code(err) != want {
+			t.Errorf("a request with a certificate of node %q: %v: want %s", of, err, want)
+		}
 	}
 	if tokens.lists > 60 {
 		t.Errorf("%d requests read the list of tokens %d times: want once a second", 3*flood, tokens.lists)

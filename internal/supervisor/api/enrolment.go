@@ -34,11 +34,12 @@ import (
 // Limits of enrolments.
 const (
 	// enrolRate and enrolBurst bound the requests that a replica looks at: each costs a read with a quorum, or a request to
-	// a Kubernetes API server. Each token has such a budget of its own, and all requests without a good token share one.
+	// a Kubernetes API server. Each token has such a budget of its own, and all requests of strangers share one.
 	enrolRate, enrolBurst = 50, 200
-	// sourceRate and sourceBurst bound the requests of one address without a good token, maxSources the addresses that are remembered.
+	// sourceRate and sourceBurst bound the requests of strangers from one address, maxSources the addresses that are remembered.
 	sourceRate, sourceBurst, maxSources = 10, 40, 4096
-	// targetRate and targetBurst bound the challenges to the service address of one machine, and those for the life of one node.
+	// targetRate and targetBurst bound the challenges to the service address of one machine, those for the life of one node, and all
+	// requests of a node with its own certificate.
 	targetRate, targetBurst = 2, 20
 	logBurst                = 20
 	// enrolTime bounds the work for one request.
@@ -116,9 +117,10 @@ type Enrolment struct {
 
 	s       *Server
 	cfg     EnrolmentConfig
-	limit   *rate.Limiter // of all requests without a good token that look good
+	limit   *rate.Limiter // of all requests of strangers that look good
 	sources *budgets
 	known   *budgets // by token
+	members *budgets // by node, with its own certificate
 	tokens  tokenList
 	targets *budgets      // the machines that are challenged
 	proofs  addressProofs // of the owners of addresses
@@ -128,8 +130,8 @@ type Enrolment struct {
 // NewEnrolment returns the service; s commits its changes.
 func NewEnrolment(s *Server, cfg EnrolmentConfig) *Enrolment {
 	return &Enrolment{s: s, cfg: cfg, limit: rate.NewLimiter(enrolRate, enrolBurst), logs: rate.NewLimiter(1, logBurst),
-		sources: newBudgets(sourceRate, sourceBurst), known: newBudgets(enrolRate, enrolBurst), targets: newBudgets(targetRate, targetBurst),
-		proofs: newAddressProofs()}
+		sources: newBudgets(sourceRate, sourceBurst), known: newBudgets(enrolRate, enrolBurst), members: newBudgets(targetRate, targetBurst),
+		targets: newBudgets(targetRate, targetBurst), proofs: newAddressProofs()}
 }
 
 // Enrol implements the service.
@@ -300,26 +302,35 @@ func enrolling(node string, service []string, labels map[string]string) (topolog
 // the present settings and no certificate: its halves renew theirs. A certificate of a node that was removed proves nothing. Only a
 // replica with a quorum can say that a node was removed.
 func (e *Enrolment) member(ctx context.Context, req *lofamov1.EnrolRequest) (bool, error) {
-	chain := shown(ctx)
-	if len(chain) == 0 {
-		return false, nil
-	}
-	id, err := e.cfg.Member(chain[0].Raw)
-	if errors.Is(err, pki.ErrRevoked) {
-		return false, status.Error(codes.PermissionDenied, "the node's certificate was revoked: empty its state directory, so that it makes "+
-			"new keys")
-	}
-	if err != nil || id.Role != pki.RoleNode {
-		return false, nil //nolint:nilerr // another authority's, or too old: other evidence counts
+	of, err := e.certified(ctx)
+	if err != nil || of == "" {
+		return false, err
 	}
 	node := fault.NodeID(req.GetNode())
-	if o, ok := id.Origin(); !ok || o.Node != node {
-		return false, status.Errorf(codes.PermissionDenied, "the certificate is of %s: want one of node %s", id, node)
+	if of != node {
+		return false, status.Errorf(codes.PermissionDenied, "the certificate is of node %s: want one of node %s", of, node)
 	}
 	if _, in := e.s.cfg.Names.Topology().Node(node); in {
 		return true, nil
 	}
 	return e.added(ctx, node)
+}
+
+// certified returns the node of the cluster whose good certificate the caller shows; "": it shows none.
+func (e *Enrolment) certified(ctx context.Context) (fault.NodeID, error) {
+	chain := shown(ctx)
+	if len(chain) == 0 {
+		return "", nil
+	}
+	id, err := e.cfg.Member(chain[0].Raw)
+	if errors.Is(err, pki.ErrRevoked) {
+		return "", status.Error(codes.PermissionDenied, "the node's certificate was revoked: empty its state directory, so that it makes "+
+			"new keys")
+	}
+	if o, ok := id.Origin(); err == nil && ok && id.Role == pki.RoleNode {
+		return o.Node, nil
+	}
+	return "", nil // another authority's, or too old: other evidence counts
 }
 
 // added reports whether a node that was missing in this replica's topology is in the stored one. It returns an error if the replica

@@ -46,7 +46,7 @@ func TestChangedTopologyIsValid(t *testing.T) {
 			case "expect":
 				next, err = top.Expect(nodes)
 			case "admit":
-				next, err = top.Admit(nodes[0], nil, nil)
+				next, err = top.Admit(nodes[0], nil)
 			case "leave", "forget":
 				next, err = top.Leave(ids, what == "forget")
 			case "move":

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -212,9 +211,9 @@ func (t *Topology) checkService(n Node) error {
 }
 
 // Admit returns the topology with a node that has enrolled, and proved its addresses: a spare that the leader gives a place when it
-// reports. A known node keeps its place and its labels, and gets the new addresses; labels in set replace all others. Silent nodes lose
-// the addresses that this one has proved. The error is a *CannotJoinError or an *InvalidError.
-func (t *Topology) Admit(n Node, set map[string]string, silent []fault.NodeID) (*Topology, error) {
+// reports. A known node keeps its place, and gets the new addresses and labels. Silent nodes lose the addresses that this one has proved.
+// The error is a *CannotJoinError or an *InvalidError.
+func (t *Topology) Admit(n Node, silent []fault.NodeID) (*Topology, error) {
 	if t.Region != "" {
 		return nil, cannot(n.ID, "region %s: its places are fixed by the configurations of all regions", t.Region)
 	}
@@ -227,14 +226,10 @@ func (t *Topology) Admit(n Node, set map[string]string, silent []fault.NodeID) (
 	if known {
 		n.Spare, n.Joining, n.Coord = old.Spare, old.Joining, old.Coord
 	}
-	labels := make(map[string]string)
-	for _, from := range []map[string]string{n.Labels, old.Labels, set} { // the later ones win
-		maps.Copy(labels, from)
-	}
-	if n.Labels = labels; len(labels) == 0 {
+	if len(n.Labels) == 0 {
 		n.Labels = nil
 	}
-	if errs := fault.CheckLabels(labels); len(errs) > 0 {
+	if errs := fault.CheckLabels(n.Labels); len(errs) > 0 {
 		return nil, &InvalidError{[]FieldError{{"labels", errs[0].Error()}}}
 	}
 	out := slices.DeleteFunc(slices.Clone(t.Nodes), func(o Node) bool { return o.ID == n.ID })

@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/program"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
@@ -52,12 +53,12 @@ const analyzer = "systemd-analyze" //nolint:misspell // its name
 // exceptions.
 var exposure = map[string]int{"lofamo-agent": 25, "lofamo-agent@": 27, "lofamo-supervisor": 15, "lofamo-executor": 20}
 
-// TestUnitsStayDownAfterRefusedConfiguration: each unit names the exit code of its program.
+// TestUnitsStayDownAfterRefusedConfiguration: each unit names the exit codes of its program that a restart does not mend.
 func TestUnitsStayDownAfterRefusedConfiguration(t *testing.T) {
-	for unit, code := range map[string]int{"lofamo-agent": half.ExitRefused, "lofamo-agent@": half.ExitRefused,
-		"lofamo-supervisor": program.ExitUsage, "lofamo-executor": program.ExitUsage} {
+	for unit, codes := range map[string]string{"lofamo-agent": fmt.Sprint(half.ExitRefused), "lofamo-agent@": fmt.Sprint(half.ExitRefused),
+		"lofamo-supervisor": fmt.Sprint(program.ExitUsage, embedded.ExitDamaged), "lofamo-executor": fmt.Sprint(program.ExitUsage)} {
 		b, err := os.ReadFile(filepath.Join(root, "deploy/systemd", unit+".service"))
-		if want := fmt.Sprintf("\nRestartPreventExitStatus=%d\n", code); err != nil || !strings.Contains(string(b), want) {
+		if want := fmt.Sprintf("\nRestartPreventExitStatus=%s\n", codes); err != nil || !strings.Contains(string(b), want) {
 			t.Errorf("%s, %v: has no line %q", unit, err, want)
 		}
 	}

@@ -157,7 +157,8 @@ func (a *Agent) ask(ctx context.Context, to, token string, pin [32]byte, keys ma
 	defer func() { _ = conn.Close() }()
 	host, dnp := pki.NodeIdentity(clusterName, a.id, fault.HalfHost), pki.NodeIdentity(clusterName, a.id, fault.HalfDNP)
 	req := &lofamov1.EnrolRequest{
-		Listening: make([]byte, servicenet.ListeningSize), Node: string(a.id), Token: token, Service: []string{a.f.service(a.rank)}, Clock: timestamppb.Now(),
+		Listening: make([]byte, servicenet.ListeningSize), Node: string(a.id), Token: token, Service: []string{a.f.service(a.rank)},
+		Clock:   timestamppb.Now(),
 		HostKey: keys[host].Public().(ed25519.PublicKey), HostProof: pki.ProveKey(keys[host], host),
 		DnpKey: keys[dnp].Public().(ed25519.PublicKey), DnpProof: pki.ProveKey(keys[dnp], dnp),
 	}

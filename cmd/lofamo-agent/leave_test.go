@@ -15,7 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestLeaveCommandAnnouncesThatNodeLeaves: the command succeeds only when the host half says that the supervisors have committed the notice.
+// TestLeaveCommandAnnouncesThatNodeLeaves: the command succeeds only when the host half says that the supervisors have committed the
+// notice.
 func TestLeaveCommandAnnouncesThatNodeLeaves(t *testing.T) {
 	c := node(t)
 	if err := os.Mkdir(c.StateDir, 0o700); err != nil {

@@ -123,8 +123,10 @@ func (o *options) rootCommand() *cobra.Command {
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
 	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "scheduling class of the halves: auto (SCHED_FIFO priority 1 "+
 		"where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
-	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(), o.leaveCommand(),
-		o.maskCommand(), o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.lldpCommand(), o.configCommand(), versionCommand())
+	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(),
+		o.leaveCommand(),
+		o.maskCommand(), o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.lldpCommand(), o.configCommand(),
+		versionCommand())
 	return root
 }
 

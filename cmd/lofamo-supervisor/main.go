@@ -27,8 +27,8 @@ func main() {
 	os.Exit(execute(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// forgetProxies removes HTTPS_PROXY and its like from the environment. Embedded etcd would connect to its peers, and the client of Kubernetes
-// to the API server, by such a proxy. A kubeconfig may name one in proxy-url.
+// forgetProxies removes HTTPS_PROXY and its like from the environment. Embedded etcd would connect to its peers, and the client of
+// Kubernetes to the API server, by such a proxy. A kubeconfig may name one in proxy-url.
 func forgetProxies() {
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasSuffix(strings.ToLower(name), "_proxy") {

@@ -408,8 +408,8 @@ func TestExitCodesOfSupervisorCommands(t *testing.T) {
 	}
 }
 
-// TestSupervisorForgetsProxies: the parts of a supervisor whose connections the environment can lead to a proxy, such as embedded etcd, find
-// none there.
+// TestSupervisorForgetsProxies: the parts of a supervisor whose connections the environment can lead to a proxy, such as embedded etcd,
+// find none there.
 func TestSupervisorForgetsProxies(t *testing.T) {
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy"} {
 		t.Setenv(name, "http://10.0.0.250:3128")

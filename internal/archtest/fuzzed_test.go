@@ -153,7 +153,7 @@ var fuzzed = map[string]string{
 	"internal/supervisor/checksum.Open":              "internal/supervisor/checksum FuzzOpen",
 	"internal/supervisor/embedded.addMember":         "internal/supervisor/embedded FuzzDatabaseEntries",
 	"internal/supervisor/embedded.checkRevision":     "internal/supervisor/embedded FuzzDatabaseEntries",
-	"internal/supervisor/embedded.readLog":           "none: etcd's decoder has checked the sum of each record, and readLog recovers from its panics",
+	"internal/supervisor/embedded.readLog":           "none: etcd's decoder has checked each record's sum, and readLog recovers from panics",
 	"internal/supervisor/store.AddAbove":             "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.Bounds":               "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.DecodeMaintenance":    "internal/supervisor/store FuzzStoreValues",

@@ -201,8 +201,8 @@ var ErrForeign = errors.New("another user can change this cluster")
 // ownDepth is the depth of the files below the directory that checkOwner checks: the configurations of members and the keys.
 const ownDepth = 3
 
-// checkOwner refuses a directory with ErrForeign if a user other than the caller and root can change it, its path, or a file in it. A missing
-// directory is accepted if no other user can make it.
+// checkOwner refuses a directory with ErrForeign if a user other than the caller and root can change it, its path, or a file in it. A
+// missing directory is accepted if no other user can make it.
 func checkOwner(dir string) error {
 	group := trusted.OwnGroup()
 	foreign := func(err error) error {

@@ -42,8 +42,8 @@ func create(t *testing.T, o Options) *Cluster {
 	return c
 }
 
-// TestDirectoryThatOthersCanChangeIsRefused: neither a load nor a new cluster, not even by force, relies on a directory if another user owns
-// or can write it, its path, or one of its files.
+// TestDirectoryThatOthersCanChangeIsRefused: neither a load nor a new cluster, not even by force, relies on a directory if another user
+// owns or can write it, its path, or one of its files.
 func TestDirectoryThatOthersCanChangeIsRefused(t *testing.T) {
 	parent := shortTempDir(t)
 	dir := filepath.Join(parent, "c")

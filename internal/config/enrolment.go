@@ -130,8 +130,8 @@ type JoinConfig struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// NamesNode reports whether the evidence of an enrolment names the node, as that of Kubernetes or of another authority does. A token does not:
-// a node with a token keeps the name with which it has enrolled.
+// NamesNode reports whether the evidence of an enrolment names the node, as that of Kubernetes or of another authority does. A token does
+// not: a node with a token keeps the name with which it has enrolled.
 func (c JoinConfig) NamesNode() bool { return c.ServiceAccountTokenFile != "" || c.Cert != "" }
 
 // JoinPorts are a node's ports.

@@ -23,13 +23,18 @@ func TestKubernetesValidationNamesField(t *testing.T) {
 		`requestTimeout: given -1ns`:                                                        {QPS: -1, RequestTimeout: Duration(-1)},
 		`qps: given 3000`:                                                                   {Kubeconfig: "/k", Context: "c", QPS: 3000},
 		`nodeName: given UPPER-{node}`:                                                      {NodeName: "UPPER-{node}", NodeLabel: "a/b"},
-		`conditions.types[0]: given lower`:                                                  {Conditions: &KubernetesConditions{Types: []string{"lower"}}},
-		`conditions.types[0]: given Ready: want none of`:                                    {Conditions: &KubernetesConditions{Types: []string{"Ready"}}},
-		`conditions.types[1]: given A: want each type once`:                                 {Conditions: &KubernetesConditions{Types: []string{"A", "A"}}},
-		`conditions.types: given 9: want at most 8`:                                         {Conditions: &KubernetesConditions{Types: make([]string, 9)}},
-		`conditions.heartbeat: given 1s: want 1m to 1h`:                                     {Conditions: &KubernetesConditions{Enabled: true, Heartbeat: Duration(time.Second)}},
-		`goodConditions.A: given good: want "True" or "False"`:                              {GoodConditions: map[string]string{"A": "good"}},
-		`goodConditions.a b: label key "a b"`:                                               {GoodConditions: map[string]string{"a b": "True"}},
+		`conditions.types[0]: given lower`: {Conditions: &KubernetesConditions{Types: []string{
+			"lower"}}},
+		`conditions.types[0]: given Ready: want none of`: {Conditions: &KubernetesConditions{Types: []string{
+			"Ready"}}},
+		`conditions.types[1]: given A: want each type once`: {Conditions: &KubernetesConditions{Types: []string{
+			"A", "A"}}},
+		`conditions.types: given 9: want at most 8`: {Conditions: &KubernetesConditions{
+			Types: make([]string, 9)}},
+		`conditions.heartbeat: given 1s: want 1m to 1h`: {Conditions: &KubernetesConditions{Enabled: true,
+			Heartbeat: Duration(time.Second)}},
+		`goodConditions.A: given good: want "True" or "False"`: {GoodConditions: map[string]string{"A": "good"}},
+		`goodConditions.a b: label key "a b"`:                  {GoodConditions: map[string]string{"a b": "True"}},
 	} {
 		if err := given.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", given, err, want)

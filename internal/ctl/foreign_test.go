@@ -39,7 +39,8 @@ func TestDirectoryOfAnotherUserIsNotObeyed(t *testing.T) {
 	if err := os.Chmod(cluster.DefaultDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range []string{"down", "down --purge", "up", "up --force-new", "inject n0 kill-host", "get nodes", "regs n0", "scale --nodes 3"} {
+	for _, args := range []string{"down", "down --purge", "up", "up --force-new", "inject n0 kill-host", "get nodes", "regs n0",
+		"scale --nodes 3"} {
 		for _, dir := range []string{"", "--dir .lofamo "} {
 			r := run(t, nil, strings.Fields(dir+args)...)
 			if r.code == 0 || !strings.Contains(r.stderr, "another user can change this cluster") {

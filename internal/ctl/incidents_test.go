@@ -184,7 +184,8 @@ func TestRecoveringIncidentSaysWhenItCloses(t *testing.T) {
 	m.Summary.Cluster = &lofamov1.ClusterInfo{Preset: "default"}
 	m.Explanation = &lofamov1.ExplainResponse{Node: "n1-1-1", Component: "node", State: lofamov1.State_NORMAL, Cluster: m.Summary.GetCluster()}
 	r := ctltest.StartRemote(t, m)
-	const want = "wait: all faults ended 500ms ago; the incident closes after incidentQuiet of the supervisors without a fault (1m by default)\n"
+	const want = "wait: all faults ended 500ms ago; " +
+		"the incident closes after incidentQuiet of the supervisors without a fault (1m by default)\n"
 	for args, prefix := range map[string]string{
 		"get incidents k3f9-bbbbbbbb": "\nrecovering ", "explain n1-1-1": "\nIncident k3f9-bbbbbbbb is RECOVERING: ",
 	} {

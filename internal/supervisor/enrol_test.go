@@ -255,7 +255,8 @@ func TestEnrolmentChecksItsEvidence(t *testing.T) {
 			r.Labels = map[string]string{"lofamo.io/no-response": "true"}
 		}, codes.InvalidArgument, "only operators and supervisors"},
 		"an address of many": {"e9", "239.0.0.1:7100", two, nil, codes.InvalidArgument, "one machine"},
-		"labels": {"e9", "127.88.0.9:7100", two, func(r *lofamov1.EnrolRequest) { r.Labels = map[string]string{"a b": ""} }, codes.InvalidArgument,
+		"labels": {"e9", "127.88.0.9:7100", two, func(r *lofamov1.EnrolRequest) { r.Labels = map[string]string{"a b": ""} },
+			codes.InvalidArgument,
 			"labels"},
 	} {
 		_, err := enrol(w.node, w.address, w.token, w.change)

@@ -280,7 +280,10 @@ func TestFailedListOfNodesIsNamed(t *testing.T) {
 	}{{0, true}, {time.Minute, false}, {sayAgain - 2*time.Minute, false}, {time.Minute, true}} {
 		now = now.Add(tt.after)
 		forbidden := fmt.Errorf("nodes is forbidden at %s", now)
-		step := j.step(now, ring(3, 0), heard{}, joinReads{mapped: noMap.mapped, listed: func() (map[string]bool, error) { return nil, forbidden }})
+		step := j.step(now, ring(3, 0), heard{}, joinReads{mapped: noMap.mapped, listed: func() (map[string]bool, error) {
+			return nil,
+				forbidden
+		}})
 		if named := errors.Is(step.unlisted, forbidden); named != tt.named {
 			t.Errorf("at %s: the step names %v, want it to name the error: %t", now, step.unlisted, tt.named)
 		}
@@ -299,7 +302,8 @@ func TestManyRemovedNodesStayForAWhile(t *testing.T) {
 	j.listEvery = time.Minute
 	var got []string
 	for i := range 13 {
-		step := j.step(now.Add(time.Duration(i)*time.Minute), top, heard{}, joinReads{mapped: noMap.mapped, listed: func() (map[string]bool, error) {
+		step := j.step(now.Add(time.Duration(i)*time.Minute), top, heard{}, joinReads{mapped: noMap.mapped, listed: func() (map[string]bool,
+			error) {
 			return map[string]bool{"n0": true, "n1": true}, nil
 		}})
 		for _, f := range step.forget {

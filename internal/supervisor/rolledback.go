@@ -9,7 +9,8 @@ import (
 )
 
 // rollback is whether most replicas run on an earlier copy of the store, such as yesterday's image of their machines. The nodes remember
-// how far the store was. It lasts until this process ends: a restore of a snapshot needs that, and so does an operator who withdraws the note.
+// how far the store was. It lasts until this process ends: a restore of a snapshot needs that, and so does an operator who withdraws the
+// note.
 type rollback struct {
 	found chan struct{} // closed when it is found
 
@@ -32,7 +33,8 @@ func (s *Supervisor) checkRollback(ctx context.Context, known notify.Known, revi
 			lost = known.Revision
 		}
 		if lost > 0 {
-			s.logger.Error("store rolled back: this replica gives no orders and begins no responses", "lost_revision", lost, "remedy", rollbackRemedy)
+			s.logger.Error("store rolled back: this replica gives no orders and begins no responses", "lost_revision", lost, "remedy",
+				rollbackRemedy)
 			r.lost = lost
 			close(r.found)
 		}

@@ -29,8 +29,9 @@ func ownGroup(user, group int) int {
 
 // Path rejects a path that somebody else could change or replace. The file, every directory on its path from the root, and every symbolic
 // link there with its own path must belong to root or to the process's user. No other user may have write access, and no group except the
-// one that the caller trusts, or NoGroup. A directory with the sticky bit, such as /tmp, may be writable: only the owner of a file in it can move that
-// file. Path returns the path without links. The error is fs.ErrNotExist if everything that exists of the path can be trusted.
+// one that the caller trusts, or NoGroup. A directory with the sticky bit, such as /tmp, may be writable: only the owner of a file in it
+// can move that file. Path returns the path without links. The error is fs.ErrNotExist if everything that exists of the path can be
+// trusted.
 func Path(path string, group int) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -27,7 +27,8 @@ func TestPathIsRefusedIfSomebodyElseCanWrite(t *testing.T) {
 			must(t, os.Chmod(place, mode))
 			for i, group := range []int{NoGroup, own} {
 				at, err := Path(path, group)
-				if (err != nil) != refused[i] || err == nil && at != in("real", "sub", "file") || err != nil && !strings.Contains(err.Error(), place+": ") {
+				if (err != nil) != refused[i] || err == nil && at != in("real", "sub", "file") || err != nil && !strings.Contains(err.Error(),
+					place+": ") {
 					t.Errorf("%s has %s, group %d may write: %q, %v; want refused %v", place, mode, group, at, err, refused[i])
 				}
 			}

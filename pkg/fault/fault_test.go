@@ -146,7 +146,8 @@ func TestCleanTextIsValidAndBounded(t *testing.T) {
 // TestTextHasNoHiddenCharacters: characters that control a terminal, reorder the text around them or are not shown are no text, and Clean
 // replaces them. Letters, marks, symbols and spaces of all scripts are text.
 func TestTextHasNoHiddenCharacters(t *testing.T) {
-	hidden := []rune{0, '\n', '\x1b', 0x7f, 0x85, 0x9b, 0xad, 0x034f, 0x061c, 0x115f, 0x180e, 0xfe0f, 0xfeff, 0xfff9, 0x3164, 0xe0001, 0xe0061, 0xe0100}
+	hidden := []rune{0, '\n', '\x1b', 0x7f, 0x85, 0x9b, 0xad, 0x034f, 0x061c, 0x115f, 0x180e, 0xfe0f, 0xfeff, 0xfff9, 0x3164, 0xe0001,
+		0xe0061, 0xe0100}
 	for _, span := range [][2]rune{{0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x2069}} {
 		for r := span[0]; r <= span[1]; r++ {
 			hidden = append(hidden, r)

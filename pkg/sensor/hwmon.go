@@ -53,9 +53,11 @@ type kind struct {
 func (q Quantity) kind() kind {
 	switch q {
 	case Temperature: // millidegrees Celsius
-		return kind{component: fault.ComponentTemperature, prefix: "temp", unit: "°C", scale: 1e-3, slack: 2, lowest: -40, highest: 127, neverZero: true}
+		return kind{component: fault.ComponentTemperature, prefix: "temp", unit: "°C", scale: 1e-3, slack: 2, lowest: -40, highest: 127,
+			neverZero: true}
 	case Voltage: // millivolts
-		return kind{component: fault.ComponentVoltage, prefix: "in", unit: "V", scale: 1e-3, relative: 0.01, lowest: -1e3, highest: 1e3, windows: boards}
+		return kind{component: fault.ComponentVoltage, prefix: "in", unit: "V", scale: 1e-3, relative: 0.01, lowest: -1e3, highest: 1e3,
+			windows: boards}
 	default: // microwatts
 		return kind{component: fault.ComponentPower, prefix: "power", unit: "W", scale: 1e-6, relative: 0.01, lowest: -1, highest: 1e5}
 	}

@@ -11,21 +11,26 @@ import (
 // judged. The others are listed, unless the configuration names them (ADR 86).
 
 // processors are the drivers of processors' own sensors, and their thermal zones.
-var processors = []string{"coretemp", "k8temp", "k10temp", "zenpower*", "via_cputemp", "x86_pkg_temp", "cpu*thermal", "soc*thermal", "TCPU*",
+var processors = []string{"coretemp", "k8temp", "k10temp", "zenpower*", "via_cputemp", "x86_pkg_temp", "cpu*thermal", "soc*thermal",
+	"TCPU*",
 	"CPU-therm*", "bigcore*thermal", "littlecore*thermal", "package?thermal", "smpro_hwmon"}
 
 // regulators are the drivers of power supplies and of chips that watch a supply, most of them by PMBus.
-var regulators = []string{"pmbus", "acbel*", "adm107*", "adm12*", "bel-pfe", "dps*", "fsp*", "ibm-cffps*", "ibmpowernv", "ina[23]*", "inspur*", "ir3*",
-	"isl6*", "lm25066", "lm5064", "lm5066*", "ltc*", "max15*", "max16???", "max20*", "max34*", "mp2*", "mp5*", "power_meter", "raa*", "tps*", "ucd9*",
+var regulators = []string{"pmbus", "acbel*", "adm107*", "adm12*", "bel-pfe", "dps*", "fsp*", "ibm-cffps*", "ibmpowernv", "ina[23]*",
+	"inspur*", "ir3*",
+	"isl6*", "lm25066", "lm5064", "lm5066*", "ltc*", "max15*", "max16???", "max20*", "max34*", "mp2*", "mp5*", "power_meter", "raa*", "tps*",
+	"ucd9*",
 	"xdp*", "zl*"}
 
 // boards are the drivers of board controllers (super I/O): only voltages for which somebody has programmed a window are judged.
-var boards = []string{"asb100", "dme1737", "f71*", "f8*", "it8*", "lm7[89]", "lm8*", "lm9[36]*", "adt74*", "nct6*", "nct7*", "pc87*", "sch5*", "smsc47*",
+var boards = []string{"asb100", "dme1737", "f71*", "f8*", "it8*", "lm7[89]", "lm8*", "lm9[36]*", "adt74*", "nct6*", "nct7*", "pc87*",
+	"sch5*", "smsc47*",
 	"via686a", "vt1211", "vt8231", "w83*"}
 
 // trusted lists the drivers that are judged, by quantity.
 var trusted = map[Quantity][]string{
-	Temperature: slices.Concat(processors, regulators, []string{"amdgpu", "bnxt_en", "drivetemp", "i350bb", "ice", "lm75", "mlx*", "nouveau", "nvme",
+	Temperature: slices.Concat(processors, regulators, []string{"amdgpu", "bnxt_en", "drivetemp", "i350bb", "ice", "lm75", "mlx*", "nouveau",
+		"nvme",
 		"radeon", "xe"}),
 	Voltage: slices.Concat(regulators, boards),
 	Power:   slices.Concat(regulators, []string{"amdgpu", "nouveau", "xe"}),

@@ -129,7 +129,8 @@ func (s *memorySource) edac(j *source.Judge, now time.Time) {
 		j.Say(fault.Failed, float64(ue), "", "%s since boot or reset_counters",
 			fault.Plural(ue, "uncorrected memory error"))
 	case grown > uint64(s.cfg.SickCorrected):
-		j.Within(s.cfg.CorrectedWindow, fault.Sick, float64(grown), "", "%s within %v: more than %d", fault.Plural(grown, "corrected memory error"),
+		j.Within(s.cfg.CorrectedWindow, fault.Sick, float64(grown), "", "%s within %v: more than %d", fault.Plural(grown,
+			"corrected memory error"),
 			s.cfg.CorrectedWindow, s.cfg.SickCorrected)
 	case counted && whole:
 		j.Say(fault.Normal, float64(grown), "", "%s within %v", fault.Plural(grown, "corrected memory error"), s.cfg.CorrectedWindow)

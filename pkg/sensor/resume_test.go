@@ -139,8 +139,8 @@ func TestDeviceThatVanishedStaysFailedOverRestart(t *testing.T) {
 	})
 }
 
-// TestSlackSurvivesRestart: a temperature just below the limit that it passed is still SICK. So is one that cannot be read any more. Another
-// input is not.
+// TestSlackSurvivesRestart: a temperature just below the limit that it passed is still SICK. So is one that cannot be read any more.
+// Another input is not.
 func TestSlackSurvivesRestart(t *testing.T) {
 	root := t.TempDir()
 	sourcetest.Write(t, root, "class/hwmon/hwmon0/name", "coretemp")

@@ -19,8 +19,8 @@ import (
 // While both halves of a node are given up, or cannot be started, no half is left to say why the node is silent. So the daemon tells the
 // supervisors, with the host half's key. See docs/adr/0098-given-up-is-a-long-wait.md.
 
-// tellGivenUp sends the supervisors the daemon's report that it has given up both halves. It sends the same report again at each call, until
-// a half runs or the state of one changes. Only one goroutine calls it.
+// tellGivenUp sends the supervisors the daemon's report that it has given up both halves. It sends the same report again at each call,
+// until a half runs or the state of one changes. Only one goroutine calls it.
 func (d *daemon) tellGivenUp() {
 	health, both := d.bothGivenUp()
 	if !both {

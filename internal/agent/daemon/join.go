@@ -397,7 +397,8 @@ func (j *joiner) ask(ctx context.Context, to string) (joinedNode, error) {
 		return joinedNode{}, status.Error(codes.InvalidArgument, err.Error())
 	}
 	var server atomic.Pointer[pki.Identity]
-	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithNoProxy(), grpc.WithTransportCredentials(credentials.NewTLS(trust.TLS(&server))))
+	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithNoProxy(),
+		grpc.WithTransportCredentials(credentials.NewTLS(trust.TLS(&server))))
 	if err != nil {
 		return joinedNode{}, err
 	}

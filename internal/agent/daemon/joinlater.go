@@ -190,8 +190,8 @@ func (j *joiner) trusted() [2]string {
 	return [2]string{string(ca), string(keys)}
 }
 
-// Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled again, or the next
-// daemon has to enrol it, Run stops the daemon in order and returns ErrEnrolledAnew. A nil Later only runs the daemon.
+// Run runs the daemon, and asks until a supervisor answers, unless one has answered at the start. If the node was enrolled again, or the
+// next daemon has to enrol it, Run stops the daemon in order and returns ErrEnrolledAnew. A nil Later only runs the daemon.
 func (l *Later) Run(ctx context.Context, run func(context.Context) error) error {
 	if l == nil {
 		return run(ctx)

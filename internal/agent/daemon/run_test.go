@@ -137,8 +137,8 @@ func TestBadConfigEndsDaemon(t *testing.T) {
 	}
 }
 
-// A start that the machine cannot make is no restart: a budget of one restart lasts through any number of them, and the half runs as soon as
-// the machine can start it.
+// A start that the machine cannot make is no restart: a budget of one restart lasts through any number of them, and the half runs as soon
+// as the machine can start it.
 func TestShortageSpendsNoBudget(t *testing.T) {
 	for name, script := range map[string]string{
 		"the program cannot be executed": "",
@@ -249,8 +249,8 @@ func TestDaemonReportsThatBothHalvesAreGivenUp(t *testing.T) {
 	}
 }
 
-// TestReportOfHalvesThatAreDownIsOfTheirPresentState: a half that has served meanwhile has a later epoch than the earlier report. Halves that
-// the machine cannot start are reported as well.
+// TestReportOfHalvesThatAreDownIsOfTheirPresentState: a half that has served meanwhile has a later epoch than the earlier report. Halves
+// that the machine cannot start are reported as well.
 func TestReportOfHalvesThatAreDownIsOfTheirPresentState(t *testing.T) {
 	cfg := agenttest.NodeConfig(t)
 	supervisor, err := net.ListenPacket("udp", cfg.Supervisors[0].Addr(0))
@@ -263,7 +263,8 @@ func TestReportOfHalvesThatAreDownIsOfTheirPresentState(t *testing.T) {
 		t.Fatal(err)
 	}
 	cause := halfcore.Cause{Kind: halfcore.NotStarted, Detail: "no memory"}
-	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), halves: map[fault.Half]*child{},
+	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1),
+		halves:  map[fault.Half]*child{},
 		givenUp: []byte("earlier")}
 	for _, h := range d.cfg.halves() {
 		d.halves[h] = &child{d: d, half: h, begun: true, record: halfcore.RecoveryRecord{Half: h, State: halfcore.Restarting, Budget: 5,

@@ -23,7 +23,8 @@ func TestSensorsStatesOutliveColdProcesses(t *testing.T) {
 		use(c)
 		cs.Close()
 	}
-	was := sensor.Reading{Source: "memory", Component: fault.ComponentMemory, State: fault.Sick, Window: time.Hour, Until: time.Now().Add(time.Minute)}
+	was := sensor.Reading{Source: "memory", Component: fault.ComponentMemory, State: fault.Sick, Window: time.Hour,
+		Until: time.Now().Add(time.Minute)}
 	open(func(c *Common) { c.Copy.keepReadings(c.Log, []sensor.Reading{was}) })
 	for range 3 {
 		open(func(c *Common) {

@@ -249,8 +249,8 @@ func (h *hostHalf) openGossip(cs *half.Closers) error {
 	return nil
 }
 
-// leastMembers is the room for gossip members in a small torus, which may grow while the half runs. It bounds what the half keeps of made-up
-// members: their names and metadata take less than 1 MiB.
+// leastMembers is the room for gossip members in a small torus, which may grow while the half runs. It bounds what the half keeps of
+// made-up members: their names and metadata take less than 1 MiB.
 const leastMembers = 1024
 
 // gossipMembers returns the number of gossip members that a half keeps in a torus of so many places: the nodes and supervisors, those that

@@ -121,7 +121,8 @@ func returned(in *lofamov1.Incident) string {
 	if in.GetReopened() == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; the fault has returned: %d", in.GetReopened()) + map[bool]string{true: " time", false: " times"}[in.GetReopened() == 1]
+	return fmt.Sprintf("; the fault has returned: %d", in.GetReopened()) + map[bool]string{true: " time",
+		false: " times"}[in.GetReopened() == 1]
 }
 
 // causeInWords says which kind of fault an incident is, for people who do not know the terms.

@@ -170,7 +170,8 @@ func TestConditionsThatAreGoodWhenTrueAreNoProblem(t *testing.T) {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	notes := outsideNotes([]Outside{{OutsideCondition: response.OutsideCondition{Type: "EtcdIsVoter", Status: "True", Beat: now},
-		Reason: "MemberNotLearner", By: "k3s"}, {OutsideCondition: response.OutsideCondition{Type: "KernelDeadlock", Status: "True", Beat: now}}}, nil, now)
+		Reason: "MemberNotLearner", By: "k3s"}, {OutsideCondition: response.OutsideCondition{Type: "KernelDeadlock", Status: "True",
+		Beat: now}}}, nil, now)
 	if len(notes) != 1 || !strings.Contains(notes[0], "KernelDeadlock") {
 		t.Errorf("notes %q: want KernelDeadlock alone", notes)
 	}

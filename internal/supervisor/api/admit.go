@@ -129,14 +129,15 @@ func (a *admittance) mayJoin(have *topology.Topology) error {
 	return nil
 }
 
-// replaces reports whether the node of this name in the topology gives way to another machine: it has never had a place, and does not answer.
+// replaces reports whether the node of this name in the topology gives way to another machine: it has never had a place, and does not
+// answer.
 func (a *admittance) replaces(old topology.Node) bool {
 	return !a.own && !a.repeated && old.Joining && slices.Contains(a.silent, a.node)
 }
 
-// labels returns the labels of a node: its own, then those in the topology, then those in set; later ones win. A machine gets no label of one
-// that it replaces. Without evidence that names the node, such as a token with patterns of names, executors leave it alone until an operator
-// confirms the name. Such evidence confirms the name of a known node too.
+// labels returns the labels of a node: its own, then those in the topology, then those in set; later ones win. A machine gets no label of
+// one that it replaces. Without evidence that names the node, such as a token with patterns of names, executors leave it alone until an
+// operator confirms the name. Such evidence confirms the name of a known node too.
 func (a *admittance) labels(own map[string]string, old topology.Node, set map[string]string) map[string]string {
 	out, known := maps.Clone(own), maps.Clone(old.Labels)
 	if out == nil {

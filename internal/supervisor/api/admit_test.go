@@ -49,13 +49,14 @@ func TestRepeatedRequestNeedsNoFurtherUse(t *testing.T) {
 	}
 }
 
-// TestLabelsFollowEvidence: a node keeps what operators have labelled, and the labels of Kubernetes win over all. A token for any name confirms
-// none, so no executor acts on the node, and evidence with a name confirms that of a known node too. A machine gets no label of a stranger
-// whose name it takes.
+// TestLabelsFollowEvidence: a node keeps what operators have labelled, and the labels of Kubernetes win over all. A token for any name
+// confirms none, so no executor acts on the node, and evidence with a name confirms that of a known node too. A machine gets no label of
+// a stranger whose name it takes.
 func TestLabelsFollowEvidence(t *testing.T) {
 	t.Parallel()
 	anyName, silent := &store.JoinToken{}, []fault.NodeID{"n1"}
-	strange := topology.Node{ID: "n1", Spare: true, Joining: true, Labels: map[string]string{"rack": "x", "fan": "loud", fault.ManagedLabel: "false"}}
+	strange := topology.Node{ID: "n1", Spare: true, Joining: true, Labels: map[string]string{"rack": "x", "fan": "loud",
+		fault.ManagedLabel: "false"}}
 	placed, confirmed := strange, strange
 	placed.Joining = false
 	confirmed.Labels = map[string]string{"rack": "x", "fan": "loud", fault.ManagedLabel: "true"}
@@ -66,18 +67,19 @@ func TestLabelsFollowEvidence(t *testing.T) {
 		kept    bool
 		managed bool
 	}{
-		"new, a token for any name":           {admittance{token: anyName}, topology.Node{}, "r7", false, false},
-		"new, a token that names it":          {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, topology.Node{}, "r7", false, true},
-		"new, a token with patterns":          {admittance{token: &store.JoinToken{Names: []string{"n*"}}}, topology.Node{}, "r7", false, true},
-		"new, the token of its own pod":       {admittance{named: true}, topology.Node{}, "r7", false, true},
-		"known, its own certificate":          {admittance{named: true, own: true}, placed, "x", true, false},
-		"a spare with its own certificate":    {admittance{named: true, own: true, silent: silent}, strange, "x", true, false},
-		"known, a token that names it":        {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, placed, "x", true, true},
-		"known, the token of its own pod":     {admittance{named: true}, placed, "x", true, true},
-		"a stranger's, a token for any name":  {admittance{token: anyName, silent: silent}, strange, "r7", false, false},
-		"a stranger's, a token with patterns": {admittance{token: &store.JoinToken{Names: []string{"n*"}}, silent: silent}, strange, "r7", false, true},
-		"confirmed, another machine":          {admittance{token: anyName, silent: silent}, confirmed, "r7", false, false},
-		"confirmed, its request is repeated":  {admittance{token: anyName, silent: silent, repeated: true}, confirmed, "x", true, true},
+		"new, a token for any name":          {admittance{token: anyName}, topology.Node{}, "r7", false, false},
+		"new, a token that names it":         {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, topology.Node{}, "r7", false, true},
+		"new, a token with patterns":         {admittance{token: &store.JoinToken{Names: []string{"n*"}}}, topology.Node{}, "r7", false, true},
+		"new, the token of its own pod":      {admittance{named: true}, topology.Node{}, "r7", false, true},
+		"known, its own certificate":         {admittance{named: true, own: true}, placed, "x", true, false},
+		"a spare with its own certificate":   {admittance{named: true, own: true, silent: silent}, strange, "x", true, false},
+		"known, a token that names it":       {admittance{token: &store.JoinToken{Node: "n1"}, named: true}, placed, "x", true, true},
+		"known, the token of its own pod":    {admittance{named: true}, placed, "x", true, true},
+		"a stranger's, a token for any name": {admittance{token: anyName, silent: silent}, strange, "r7", false, false},
+		"a stranger's, a token with patterns": {admittance{token: &store.JoinToken{Names: []string{"n*"}}, silent: silent}, strange, "r7",
+			false, true},
+		"confirmed, another machine":         {admittance{token: anyName, silent: silent}, confirmed, "r7", false, false},
+		"confirmed, its request is repeated": {admittance{token: anyName, silent: silent, repeated: true}, confirmed, "x", true, true},
 	} {
 		c.a.node = "n1"
 		own := map[string]string{"rack": "r7", "zone": "mine"}

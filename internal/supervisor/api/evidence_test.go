@@ -22,7 +22,8 @@ func TestPodTokenIsForItsNodeAlone(t *testing.T) {
 		ServiceAccount: func(context.Context, string) (fault.NodeID, map[string]string, error) { return "worker-1", nil, nil },
 		Revoked:        func(fault.NodeID) (time.Time, bool) { return time.Time{}, false },
 	})
-	for node, code := range map[string]codes.Code{"worker-1": codes.OK, "kube-control-plane-1": codes.PermissionDenied, "a": codes.PermissionDenied} {
+	for node, code := range map[string]codes.Code{"worker-1": codes.OK, "kube-control-plane-1": codes.PermissionDenied,
+		"a": codes.PermissionDenied} {
 		admit, err := e.evidence(t.Context(), &lofamov1.EnrolRequest{Node: node, ServiceAccountToken: "pod's"}, false, time.Now())
 		if status.Code(err) != code || (admit.GetNode() == node) != (code == codes.OK) {
 			t.Errorf("node %s: %v, %v: want %s", node, admit, err, code)

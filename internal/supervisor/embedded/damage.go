@@ -86,7 +86,8 @@ func checkFiles(dataDir, name string) error {
 		return &DamageError{db, fmt.Errorf("is older than the write-ahead log: it ends at entry %d, before entry %d", content.index,
 			entries.snapshot)}
 	case ok && own != entries.member:
-		return &DamageError{memberDir(dataDir), fmt.Errorf("these are data of member %x, not of %s, which is member %x", entries.member, name, own)}
+		return &DamageError{memberDir(dataDir), fmt.Errorf("these are data of member %x, not of %s, which is member %x", entries.member, name,
+			own)}
 	}
 	return nil
 }

@@ -100,7 +100,8 @@ func TestUnreadableFilesAreNamed(t *testing.T) {
 	if err := errors.Join(err, os.Chmod(db, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := embedded.Start(cfg); err == nil || !strings.Contains(err.Error(), db) || !strings.Contains(err.Error(), "give it to the user") {
+	if _, err := embedded.Start(cfg); err == nil || !strings.Contains(err.Error(), db) || !strings.Contains(err.Error(),
+		"give it to the user") {
 		t.Errorf("%v: want the file and the remedy", err)
 	}
 }

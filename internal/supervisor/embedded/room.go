@@ -57,8 +57,8 @@ func (m *Member) watchSpace() {
 	}
 }
 
-// lookAtSpace notes whether the disk is short. Otherwise it allocates space ahead of the database if that is another file or has grown since
-// it was allocated.
+// lookAtSpace notes whether the disk is short. Otherwise it allocates space ahead of the database if that is another file or has grown
+// since it was allocated.
 func (m *Member) lookAtSpace(low *durable.Low, allocated *os.FileInfo) {
 	free, err := durable.Free(m.dataDir)
 	if err != nil {
@@ -102,8 +102,8 @@ func allocateAhead(db string, last os.FileInfo) (os.FileInfo, error) {
 // Short reports whether the member's disk has less than the reserve free. Each write, of any member, then brings its end nearer.
 func (m *Member) Short() bool { return m.space.short.Load() }
 
-// Hold makes Client refuse writes as a full store does, or ends that. Keys with a lease are excepted, for elections: they are few, small, and
-// end by themselves.
+// Hold makes Client refuse writes as a full store does, or ends that. Keys with a lease are excepted, for elections: they are few, small,
+// and end by themselves.
 func (m *Member) Hold(on bool) {
 	if m.space.held.Swap(on) != on {
 		if on {

@@ -48,7 +48,8 @@ func (w lastWords) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 var contradictions = []string{"is out of range", "out of bound", "conflict with committed entry", "is unavailable from storage"}
 
 // contradiction is the remedy then. After a rollback this replica may have the newest data, so the remedy names that case first.
-const contradiction = "if the other replicas run on an earlier copy of their data, as after a rollback, stop them, and restore all replicas " +
+const contradiction = "if the other replicas run on an earlier copy of their data, as after a rollback, " +
+	"stop them, and restore all replicas " +
 	"from a snapshot of this one; otherwise " + remedy
 
 // atEveryStart are warnings that etcd logs at every start, for settings that this package chose. No operator can act

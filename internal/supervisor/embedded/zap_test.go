@@ -25,7 +25,8 @@ func TestLastWordsOfEtcdAreWritten(t *testing.T) {
 			l.Fatal("failed to save hard state", zap.Error(errors.New("file already closed")))
 		}, 1,
 			`"etcd ends the process: failed to save hard state" error="file already closed"` + "\n"},
-		{"raft", func(l *zap.Logger) { l.Sugar().Panicf("tocommit(%d) is out of range", 9) }, ExitDamaged, `remedy="if the other replicas run on an earlier copy`},
+		{"raft", func(l *zap.Logger) { l.Sugar().Panicf("tocommit(%d) is out of range", 9) }, ExitDamaged,
+			`remedy="if the other replicas run on an earlier copy`},
 		{"full quota", func(l *zap.Logger) { l.Panic("failed to commit", zap.Error(quota)) }, 1, `disk quota exceeded"` + "\n"},
 		{"bug", func(l *zap.Logger) { l.Panic("unexpected state") }, 1, `unexpected state"` + "\n"},
 	} {

@@ -83,11 +83,12 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 	return changed
 }
 
-// byDaemon reports whether a node's recovery daemon has sent a report in place of the host half, which it has given up along with the DNP half.
-// No half lives that could say so of itself.
+// byDaemon reports whether a node's recovery daemon has sent a report in place of the host half, which it has given up along with the DNP
+// half. No half lives that could say so of itself.
 func byDaemon(d *fault.Delivery, said servicenet.Health) bool {
 	return !d.Report.Digest && d.Report.ID.Origin.Half == fault.HalfHost &&
-		said.Host.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP && said.DNP.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP
+		said.Host.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP &&
+		said.DNP.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP
 }
 
 // addsNothing reports whether a status that was cut to fit, such as the torus's state and number of restarts, adds

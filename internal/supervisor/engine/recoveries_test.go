@@ -152,7 +152,8 @@ func TestRecoveriesAreEvents(t *testing.T) {
 
 	next := start(t, h.store, nil)
 	next.healthy(6, servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: served(1)}, DNP: &lofamov1.HalfHealth{Recovery: served(4)}})
-	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 9, Reason: "next start after 1m0s: 5 restarts within 1m0s"}
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 9,
+		Reason: "next start after 1m0s: 5 restarts within 1m0s"}
 	next.healthy(7, dnp(given))
 	next.healthy(8, dnp(given))
 	if events = publishedRecoveries(t, next, 4)[3:]; len(events) != 1 ||
@@ -345,7 +346,8 @@ func TestShortHealthKeepsFullStatus(t *testing.T) {
 // know it until the half runs again.
 func TestMapKnowsHalvesThatAreGivenUp(t *testing.T) {
 	const node = "n1-0-0"
-	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "next start after 1m0s: 5 restarts within 1m0s"}
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5,
+		Reason: "next start after 1m0s: 5 restarts within 1m0s"}
 	running := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 5}
 	for _, tt := range []struct {
 		half, by fault.Half
@@ -383,16 +385,18 @@ func TestMapKnowsHalvesThatAreGivenUp(t *testing.T) {
 	}
 }
 
-// TestDaemonReportsThatItGaveUpBothHalves: a daemon's report in place of the host half is told as events and committed, once. It is no sign of
-// life of the half: no state of the node changes, and its new boot epoch is no new boot.
+// TestDaemonReportsThatItGaveUpBothHalves: a daemon's report in place of the host half is told as events and committed, once. It is no
+// sign of life of the half: no state of the node changes, and its new boot epoch is no new boot.
 func TestDaemonReportsThatItGaveUpBothHalves(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	before := h.node(t, "n1-0-0").Status
-	given := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "next start after 1m0s"}}
+	given := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5,
+		Reason: "next start after 1m0s"}}
 	health := servicenet.Health{Host: given, DNP: given}
 	for epoch := range fault.Epoch(2) {
 		r := fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 3 + epoch, Seq: 1}}
-		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{r}, Health: health, Words: Words(r, nil, health)},
+		h.Submit(Input{Reports: &servicenet.Reports{Path: fault.PathDirect, List: []fault.Report{r}, Health: health, Words: Words(r, nil,
+			health)},
 			Answerer: h.box, Arrived: time.Now()})
 		h.box.await(t, 1+int(epoch)) // committed
 	}

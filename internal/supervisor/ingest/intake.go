@@ -327,7 +327,8 @@ func digestOf(a *servicenet.Arrival) (notify.Digest, bool) {
 		return notify.Digest{}, false
 	}
 	id, st := a.List[0].ID, a.Status
-	return notify.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Revision: st.GetViewRevision(), List: st.GetInterest(), Denied: st.GetDenied()}, true
+	return notify.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Revision: st.GetViewRevision(), List: st.GetInterest(),
+		Denied: st.GetDenied()}, true
 }
 
 // pass passes evidence to the leader. False means that it was dropped.

@@ -435,7 +435,8 @@ func TestSilentNodeLosesAddressThatAnotherProved(t *testing.T) {
 		{ID: "a", Coord: grid.Coord{X: 0}, Service: []netip.AddrPort{a, netip.MustParseAddrPort("10.1.0.1:7100")}},
 		{ID: "b", Coord: grid.Coord{X: 1}, Service: []netip.AddrPort{b}},
 	}, nil, 7)
-	if got := have.Holders("b", []netip.AddrPort{netip.MustParseAddrPort("[::ffff:10.0.0.1]:7100")}); !slices.Equal(got, []fault.NodeID{"b", "a"}) {
+	if got := have.Holders("b", []netip.AddrPort{netip.MustParseAddrPort("[::ffff:10.0.0.1]:7100")}); !slices.Equal(got, []fault.NodeID{"b",
+		"a"}) {
 		t.Errorf("the holders are %v: want b and a", got)
 	}
 	if _, err := have.Admit(Node{ID: "c", Service: []netip.AddrPort{a}}, []fault.NodeID{"b"}); err == nil {

@@ -117,7 +117,8 @@ END
   chmod +x "/usr/bin/lofamo-$p"
 done
 chmod +x /usr/bin/systemctl
-setpriv --reuid=lofamo --regid=lofamo --groups=77 env -i LD_PRELOAD=/var/lib/lofamo/theirs.so IFS=/ PS4='$(touch /run/theirs)' sleep 600 >/dev/null 2>&1 &
+setpriv --reuid=lofamo --regid=lofamo --groups=77 \
+  env -i LD_PRELOAD=/var/lib/lofamo/theirs.so IFS=/ PS4='$(touch /run/theirs)' sleep 600 >/dev/null 2>&1 &
 pid=$!
 trap 'kill "$pid"' EXIT
 until [ "$(cat "/proc/$pid/comm")" = sleep ]; do sleep 0.1; done

@@ -179,7 +179,8 @@ func (g *guard) stream(r io.Reader, accepted bool) (m []byte, release func(), er
 	}
 	size := int64(binary.BigEndian.Uint32(head[1:]))
 	if head[0] != typeEncrypted || size < sealSize || size > int64(g.most+sealSize) {
-		return nil, release, fmt.Errorf("stream: begins with type %d and %d bytes: want an encrypted message of at most %d bytes", head[0], size, g.most)
+		return nil, release, fmt.Errorf("stream: begins with type %d and %d bytes: want an encrypted message of at most %d bytes", head[0],
+			size, g.most)
 	}
 	if accepted && size > smallState {
 		select {

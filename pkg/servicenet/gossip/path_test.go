@@ -23,7 +23,8 @@ func TestLargeBroadcastPassesPathThatDropsLargeFrames(t *testing.T) {
 		return
 	}
 	nft := exec.Command("nft", "-f", "-")
-	nft.Stdin = strings.NewReader("table inet path { chain in { type filter hook input priority 0; meta l4proto udp meta length > 1280 drop; }\n}\n")
+	nft.Stdin = strings.NewReader("table inet path { chain in { type filter hook input priority 0; " +
+		"meta l4proto udp meta length > 1280 drop; }\n}\n")
 	if out, err := nft.CombinedOutput(); err != nil {
 		t.Fatalf("nft: %v: %s", err, out)
 	}

@@ -50,8 +50,8 @@ type DeadHalf struct {
 
 // State records in the ledger that the half is FAILED. If another process of the reporter's half has its place, State records UNKNOWN
 // instead: a wrong configuration accuses no half. State also records whether the half's process is known to have ended. The detail is the
-// daemon's reason for giving the half up or for not starting it, else how the process ended, else Otherwise. A change of Ended alone is reported too, because the
-// supervisors wait longer for a process that may only be cut off. Newer last words are reported too.
+// daemon's reason for giving the half up or for not starting it, else how the process ended, else Otherwise. A change of Ended alone is
+// reported too, because the supervisors wait longer for a process that may only be cut off. Newer last words are reported too.
 func (d DeadHalf) State(now time.Time, l *Ledger, w Window) {
 	if w.Claimed() {
 		l.Because(now, fault.Observation{Node: d.Node, Component: d.Component, State: fault.Unknown, Kind: fault.KindWatchdog,

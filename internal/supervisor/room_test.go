@@ -84,13 +84,16 @@ func TestFullDisksEndNoReplica(t *testing.T) {
 	}
 	var waiting []fault.ReportID
 	for i := range 12 {
-		state := []fault.State{fault.Failed, fault.Normal}[i%2]
+		state, want := fault.Failed, lofamov1.State_FAILED
+		if i%2 == 1 {
+			state, want = fault.Normal, lofamov1.State_NORMAL
+		}
 		id, b := a.Report(t, fault.HalfHost, false, temperature(state))
 		a.Send(t, c.Configs[leader].Report, b)
 		a.Await(t, id, lofamov1.Ack_RECEIVED)
 		waiting = append(waiting, id)
+		awaitEvent(t, seen, "n0-0-0", "temperature", want)
 	}
-	awaitEvent(t, seen, "n0-0-0", "temperature", lofamov1.State_FAILED)
 	for i := range sups {
 		supervisortest.Eventually(t, "the alarm of "+c.Configs[i].ID, func() bool { return alarmed(i) })
 	}

@@ -71,7 +71,7 @@ func (h *tokenHall) ask(dir, node, token string, shown *tls.Certificate) (*lofam
 	if err != nil {
 		h.Fatal(err)
 	}
-	req := &lofamov1.EnrolRequest{Node: node, Service: []string{"10.0.0.1:7100"}, Token: token}
+	req := &lofamov1.EnrolRequest{Node: node, Service: []string{freeport.Addr(h).String()}, Token: token}
 	return enrolAt(h.T, h.cfg, pki.JoinTrust{Pin: &parsed.Pin, Present: shown}, dir, req, nil)
 }
 

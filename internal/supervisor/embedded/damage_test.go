@@ -196,6 +196,6 @@ func renameMember(t *testing.T, dir string) {
 		k, v := b.Cursor().First()
 		id := binary.BigEndian.AppendUint32(nil, 1)
 		other := []byte(strings.Replace(string(v), "s1", "s2", 1))
-		return errors.Join(b.Put([]byte(fmt.Sprintf("%x", id)), v), b.Put(k, other))
+		return errors.Join(b.Put(fmt.Appendf(nil, "%x", id), v), b.Put(k, other))
 	})
 }

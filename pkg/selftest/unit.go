@@ -317,6 +317,13 @@ func (u *module) finish(now time.Time, interval time.Duration) {
 	}
 }
 
+// countLong counts consecutive tests that lost their longest probe alone.
+func (u *module) countLong() {
+	if u.long++; u.tally.missed != 1<<(len(u.slots)-1) || len(u.slots) == 1 {
+		u.long = 0
+	}
+}
+
 // judge derives the module's state from a test.
 func (u *module) judge(now time.Time, probes int) {
 	t := u.tally
@@ -332,9 +339,7 @@ func (u *module) judge(now time.Time, probes int) {
 		u.lateSince = time.Time{}
 	}
 	u.blame(late)
-	if u.long++; t.missed != 1<<(len(u.slots)-1) || len(u.slots) == 1 {
-		u.long = 0
-	}
+	u.countLong()
 	u.suspect = late > 0 || 2*t.lost > probes || u.cfg.Loss == 0 && t.lost > 0
 	switch {
 	case t.altered > 0:

@@ -24,8 +24,9 @@ var goodWhenTrue = []string{"EtcdIsVoter"}
 
 // goodWords end the names of conditions that are good when True, such as StorageReady.
 var goodWords = []string{
-	"available", "connected", "healthy", "initialized", "joined", "normal", "ok", "online", "operational", "reachable", "ready", "registered",
+	"available", "connected", "healthy", "joined", "normal", "ok", "online", "operational", "reachable", "ready", "registered",
 	"schedulable", "succeeded", "synced", "up", "valid",
+	"initialized", //nolint:misspell // as Kubernetes spells it
 }
 
 // negations before a good word make it a bad one, as in NodeNotReady.

@@ -154,10 +154,9 @@ func New(reg prometheus.Registerer) *Metrics {
 			"Restarts of halves by their daemons, as committed in events (outcome serving), and halves given up (outcome given-up).",
 			"half", "outcome"),
 		Starvations: counter("starvations_total", "Times that a half was starved of processor time, as committed in events.", "half"),
-
-		Alarm: gauge("alarm", "1 while this replica raises the alarm: store full, store corrupt, store slow, no quorum, region cut "+
-			"off, responses unreadable, response breaker open, disk low, disk full, data directory gone, "+
-			"store rolled back, revocations missing.", "alarm"),
+		Alarm: gauge("alarm", "1 while this replica raises the alarm: store full, store corrupt, store slow, no quorum, region cut off, "+
+			"responses unreadable, response breaker open, disk low, disk full, data directory gone, store rolled back, "+
+			"revocations missing.", "alarm"),
 		Depth:    gauge("queue_depth", "Entries in a queue.", "queue"),
 		Terms:    counter("leader_terms_total", "Terms in which this replica became leader.").WithLabelValues(),
 		Leader:   gauge("leader", "1 while this replica leads.").WithLabelValues(),

@@ -40,16 +40,16 @@ func (s *Etcd) RolledBack(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read whether the store was rolled back: %w", err)
 	}
-	for _, kv := range resp.Kvs {
-		lost, cluster, _ := strings.Cut(string(kv.Value), " ")
-		if cluster != strconv.FormatUint(resp.Header.GetClusterId(), 16) {
-			break
-		}
-		revision, err := strconv.ParseUint(lost, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", keyRolledBack, err)
-		}
-		return revision, nil
+	if len(resp.Kvs) == 0 {
+		return 0, nil
 	}
-	return 0, nil
+	lost, cluster, _ := strings.Cut(string(resp.Kvs[0].Value), " ")
+	if cluster != strconv.FormatUint(resp.Header.GetClusterId(), 16) {
+		return 0, nil
+	}
+	revision, err := strconv.ParseUint(lost, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", keyRolledBack, err)
+	}
+	return revision, nil
 }

@@ -88,8 +88,8 @@ func (e *Enrolment) reachable(claim topology.Node) bool {
 
 // prove reports whether the node has proved its addresses, and notes the nodes that lose theirs because they do not answer. If the node
 // listens and has not proved them yet, prove sends the challenges.
-func (e *Enrolment) prove(ctx context.Context, claim topology.Node, req *lofamov1.EnrolRequest, admit *lofamov1.AdmitRequest) (bool,
-	error) {
+func (e *Enrolment) prove(ctx context.Context, claim topology.Node, req *lofamov1.EnrolRequest,
+	admit *lofamov1.AdmitRequest) (bool, error) {
 	listening := req.GetListening()
 	proved := len(listening) > 0 && e.proofs.good(time.Now(), admit.GetKeys(), listening, claim.Service, req.GetProofs())
 	if proved || len(listening) == 0 {

@@ -160,21 +160,29 @@ func splitReport(out []fault.Report, r fault.Report, most int) []fault.Report {
 // readingSize is the size that a reading adds to its report, at most: with an age of up to 36 minutes.
 const readingSize = 2 + 2 + 2 + 5 + 5 + 7
 
-// digestObservations returns the part of a digest's observations that is sent. base is the size without any, most that of a part.
+// digestObservations returns the part of a digest's observations that is sent. base is the size without any, most that of a part. If they
+// have no room with all details, the NORMAL ones lose theirs, and then all.
 func digestObservations(r *fault.Report, base, most int, s sizer) []fault.Observation {
 	out := r.Observations[:0]
-	size := base
 	for i := range r.Observations {
 		o := &r.Observations[i]
 		if o.Kind == fault.KindDescriptor && o.State == fault.Normal && o.Node != r.ID.Origin.Node {
 			continue
 		}
-		size += s.observation(o, r)
 		out = append(out, *o)
 	}
-	if size > most {
+	for _, least := range [...]fault.State{fault.Normal, fault.Failed} {
+		size := base
 		for i := range out {
-			out[i].Detail = ""
+			size += s.observation(&out[i], r)
+		}
+		if size <= most {
+			break
+		}
+		for i := range out {
+			if out[i].State <= least {
+				out[i].Detail = ""
+			}
 		}
 	}
 	return out

@@ -228,3 +228,27 @@ func TestReportOfLongestNamesFitsRelayed(t *testing.T) {
 		}
 	}
 }
+
+// A digest without room for all details keeps those of what is wrong.
+func TestCrowdedDigestKeepsDetailsOfFaults(t *testing.T) {
+	const why = "given up, next start after 1m0s: 5 restarts within 1m0s, the last ended with code 1"
+	r := fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfDNP}, Epoch: 1 << 16, Seq: 9}, Digest: true}
+	for i, c := range []fault.Component{fault.ComponentDNP, fault.ComponentDNPCore, fault.ComponentTemperature, fault.ComponentPower,
+		fault.ComponentVoltage, fault.ComponentHost} {
+		o := fault.Observation{Node: "n1-0-0", Component: c, State: fault.Normal, Kind: fault.KindSelf, Age: time.Second,
+			Detail: strings.Repeat("v", 30)}
+		if i == 5 {
+			o.State, o.Kind, o.Detail = fault.Failed, fault.KindWatchdog, why
+		}
+		r.Observations = append(r.Observations, o)
+	}
+	parts := splitReport(nil, r, MaxReportSize)
+	if len(parts) != 1 {
+		t.Fatalf("%d parts: want 1", len(parts))
+	}
+	for _, o := range parts[0].Observations {
+		if want := map[bool]string{true: why}[o.State == fault.Failed]; o.Detail != want {
+			t.Errorf("%s: detail %q: want %q", o.Component, o.Detail, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/daemon"
 
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
@@ -39,7 +42,7 @@ func TestMachinesEnrol(t *testing.T) {
 	}
 	h.refused("n9", 9, four, "used up")
 	h.refused("n1", 9, token(), "n1: there is one, and it lives")
-	h.refused("n9", 1, token(), "is that of node n1, which lives")
+	h.waits("n9", 1, token(), "another program of this machine listens there") // n1's address
 	h.refused("n9", 9, token("--node", "n8"), "is for node n8")
 	h.refused("n9", 9, token("--names", "gpu-*,n[0-8]"), "is for names like gpu-*, n[0-8]")
 	revoked := token()
@@ -100,7 +103,7 @@ func (h *hall) forgottenMeanwhile(id string, number int, token string) {
 	}
 	late := time.AfterFunc(settling, func() { _, _ = killAll(agent) })
 	err := agent.Wait()
-	if late.Stop(); err == nil || says("enrol this node again") == 0 {
+	if late.Stop(); err == nil || says(daemon.ErrEnrolledAnew.Error()) == 0 {
 		h.Fatalf("the agent of a forgotten node: %v: want an end because it was enrolled anew", err)
 	}
 	h.enrols(id, number, token)
@@ -129,11 +132,31 @@ func (h *hall) refused(name string, number int, token, why string) {
 	h.Helper()
 	args := h.enrolment("stranger", number, token)
 	args[6] = name
-	began := time.Now()
-	out, err := h.on(h.Context(), "stranger", "lofamo-agent", args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), why) {
-		h.Errorf("%s with a token enrols: %v after %s: want %q in\n%s", name, err, time.Since(began), why, out)
+	ctx, cancel := context.WithTimeout(h.Context(), settling)
+	defer cancel()
+	out, err := h.on(ctx, "stranger", "lofamo-agent", args...).CombinedOutput()
+	if err == nil || ctx.Err() != nil || !strings.Contains(string(out), why) {
+		h.Errorf("%s with a token enrols: %v: want an end within %s with %q in\n%s", name, err, settling, why, out)
 	}
+	h.removesStranger()
+}
+
+// waits starts the agent of another machine with a name, which must log a reason and try again.
+func (h *hall) waits(name string, number int, token, why string) {
+	h.Helper()
+	args := h.enrolment("stranger", number, token)
+	args[6] = name
+	h.run("stranger", "lofamo-agent", args...)
+	h.eventually(name+" logs "+why, func() bool {
+		b, err := os.ReadFile(filepath.Join(h.dir, "stranger.log"))
+		return err == nil && strings.Contains(string(b), why)
+	})
+	h.stop("stranger")
+	h.removesStranger()
+}
+
+func (h *hall) removesStranger() {
+	h.Helper()
 	if err := os.RemoveAll(h.machine("stranger")); err != nil {
 		h.Error(err)
 	}

@@ -393,8 +393,9 @@ func (h *hall) eventually(what string, holds func() bool) {
 	defer func() { h.Logf("%s: after %.1f s", what, time.Since(began).Seconds()) }()
 	for end := began.Add(settling); !holds(); time.Sleep(100 * time.Millisecond) { // each look starts a program
 		if time.Now().After(end) {
-			out, err := h.try("get", "nodes", "-o", "wide")
-			h.Fatalf("not within %s: %s\n%s%v", settling, what, out, err)
+			nodes, err := h.try("get", "nodes", "-o", "wide")
+			incidents, failed := h.try("status")
+			h.Fatalf("not within %s: %s\n%s%s%v", settling, what, nodes, incidents, errors.Join(err, failed))
 		}
 	}
 }

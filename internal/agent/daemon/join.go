@@ -51,10 +51,7 @@ const (
 	joinTry = 5 * time.Second
 	// joinPause is the first pause between two rounds of requests to all supervisors. It doubles up to joinPauseMost.
 	joinPause, joinPauseMost = time.Second, 8 * time.Second
-	// joinFresh is the maximum age of a stored enrolment with which a daemon starts without asking first: the daemon of the other
-	// half has probably just stored it.
-	joinFresh = time.Minute
-	// joinAsk limits how long a daemon asks about an older stored enrolment before it uses that one.
+	// joinAsk limits how long a daemon asks about a stored enrolment before it uses that one.
 	joinAsk = 3 * time.Second
 	// maxJoinFile bounds the files that are read, in bytes.
 	maxJoinFile = 1 << 20
@@ -151,9 +148,6 @@ func (j *joiner) ensure(ctx context.Context) (joined config.Joined, answered boo
 	have, stored := j.stored()
 	if errors.Is(stored, errAddress) && !j.lostAtStart(ctx, have.Address) {
 		have, stored = j.stored()
-	}
-	if stored == nil && time.Since(have.At).Abs() < joinFresh {
-		return j.joined(have), false, nil
 	}
 	looking, patience := ctx, context.CancelFunc(func() {})
 	if stored == nil {

@@ -150,6 +150,9 @@ func (d *delegate) notify(k EventKind, node *memberlist.Node) {
 		delete(d.members, m.Name)
 	} else {
 		d.members[m.Name] = m
+		if d.transport.refuses(m.Addr) {
+			(*Net)(d).refuseAddresses()
+		}
 	}
 	d.membersMu.Unlock()
 	select {

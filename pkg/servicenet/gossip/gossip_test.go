@@ -470,6 +470,28 @@ func TestRefusedMemberIsShutOut(t *testing.T) {
 	a.until(t, EventJoin, "c")
 }
 
+// A member that was shut out has left its address to another one, for example to a new machine: packets from there are read again.
+func TestAddressOfRefusedMemberServesAnother(t *testing.T) {
+	a, b := start(t, "a", key(1)), start(t, "b", key(1))
+	if _, err := a.list.Join([]string{b.Addr().String()}); err != nil {
+		t.Fatal(err)
+	}
+	a.until(t, EventJoin, "b")
+	a.Refuse([]string{"b"})
+	if !a.transport.refuses(b.Addr()) {
+		t.Error("packets of the refused member are read")
+	}
+	at := net.UDPAddrFromAddrPort(b.Addr())
+	(*delegate)(a.Net).NotifyJoin(&memberlist.Node{Name: "c", Addr: at.IP, Port: uint16(at.Port)})
+	if a.transport.refuses(b.Addr()) {
+		t.Error("packets from the address of member c are dropped")
+	}
+	a.Refuse([]string{"b", "d"})
+	if a.transport.refuses(b.Addr()) {
+		t.Error("after another refusal, packets from the address of member c are dropped")
+	}
+}
+
 // One round of joining reaches the living member of a list, although the others, which it may ask first, are dead.
 func TestDeadAddressesDoNotKeepMemberOut(t *testing.T) {
 	a, b := start(t, "a", key(1)), start(t, "b", key(1))

@@ -44,7 +44,10 @@ func tokenCreateCommand(a *command.App) *cobra.Command {
 
 A token of --node lets that node enrol again, for example after its disk was lost. Any other token is for nodes whose
 names are new, and with --names only for those that a pattern fits. Each issue of certificates is a use, also to a
-name that has enrolled before; only a repeated request of the same machine, whose answer was lost, is none.`,
+name that has enrolled before; only a repeated request of the same machine, whose answer was lost, is none.
+
+Without --names and --node, responses do not act on the token's nodes until you change their label:
+lofamoctl label NODE lofamo.io/managed=true.`,
 		Example: `  lofamoctl token create > token
   lofamoctl token create --uses 200 --ttl 1h --names 'gpu-*,n[0-9]*' > token`,
 		Args: command.Exactly(),

@@ -119,6 +119,7 @@ func (st *clusterStatus) without(part string, err error) error {
 
 // watchStatus prints the status, and again whenever something in it changes. While no supervisor answers it waits.
 func watchStatus(a *command.App, ctx context.Context, s command.Session, f command.Format) error {
+	defer a.Attend(ctx, s)()
 	last, between := "", command.Documents{Format: f, Long: true}
 	for {
 		st, err := askStatus(a, ctx, s)

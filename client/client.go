@@ -29,7 +29,7 @@ type Config struct {
 	TryTimeout time.Duration
 	// Rounds is how many times a read asks all supervisors before it fails; 1 when zero. Between rounds it pauses.
 	Rounds int
-	// Silence is the time after which a watch leaves a supervisor that sends nothing, though it is asked; 1 s when zero.
+	// Silence is the time after which a watch leaves a supervisor that sends nothing, not even on request; 1 s when zero.
 	Silence time.Duration
 }
 
@@ -41,7 +41,8 @@ type Client struct {
 	cfg       Config
 	goneAfter time.Duration
 	made      time.Time
-	heard     []atomic.Int64 // by supervisor: nanoseconds from made until the last byte arrived
+	heard     []atomic.Int64  // by supervisor: nanoseconds from made until the last byte arrived
+	asking    []chan struct{} // by supervisor: full while a call asks for a byte
 
 	mu    sync.Mutex // guards the fields below
 	conns []*grpc.ClientConn
@@ -71,8 +72,12 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Silence == 0 {
 		cfg.Silence = time.Second
 	}
-	return &Client{cfg: cfg, goneAfter: goneAfter, made: time.Now(), heard: make([]atomic.Int64, len(cfg.Targets)),
-		conns: make([]*grpc.ClientConn, len(cfg.Targets))}, nil
+	c := &Client{cfg: cfg, goneAfter: goneAfter, made: time.Now(), heard: make([]atomic.Int64, len(cfg.Targets)),
+		conns: make([]*grpc.ClientConn, len(cfg.Targets))}
+	for range cfg.Targets {
+		c.asking = append(c.asking, make(chan struct{}, 1))
+	}
+	return c, nil
 }
 
 // Close closes the connections. Calls in progress fail.

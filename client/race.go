@@ -49,8 +49,8 @@ func (c *Client) dialer(i int) func(context.Context, string) (net.Conn, error) {
 // heardAt returns when supervisor i last sent a byte; the client's start if it never did.
 func (c *Client) heardAt(i int) time.Time { return c.made.Add(time.Duration(c.heard[i].Load())) }
 
-// untilSilent returns nil once supervisor i has sent no byte for a time, although a call asked for one in the second half of that time. It
-// returns the error of ctx if ctx ends first.
+// untilSilent returns nil once supervisor i has sent no byte for a time, although the client asked for one in the second half of that time,
+// or at once if it cannot be asked. It returns the error of ctx if ctx ends first.
 func (c *Client) untilSilent(ctx context.Context, i int, silence time.Duration) error {
 	for from := time.Now(); ; {
 		if at := c.heardAt(i); at.After(from) {
@@ -64,21 +64,30 @@ func (c *Client) untilSilent(ctx context.Context, i int, silence time.Duration) 
 			}
 			continue
 		}
-		asked := time.Now()
-		c.ask(ctx, i, silence/2)
+		c.ask(ctx, i, from, silence/2)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if !c.heardAt(i).After(asked) {
+		if !c.heardAt(i).After(from) {
 			return nil
 		}
 	}
 }
 
-// ask makes supervisor i send a byte: it returns at the answer, whatever it is, or after a time.
-func (c *Client) ask(ctx context.Context, i int, limit time.Duration) {
+// ask makes supervisor i send a byte. It returns at any answer, or after a time. Concurrent calls take turns and share an answer, so many idle
+// watches of one client ask as rarely as one. from is when the last byte arrived.
+func (c *Client) ask(ctx context.Context, i int, from time.Time, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	select {
+	case <-ctx.Done():
+		return
+	case c.asking[i] <- struct{}{}: // one at a time
+	}
+	defer func() { <-c.asking[i] }()
+	if c.heardAt(i).After(from) {
+		return
+	}
 	if conn, err := c.conn(i); err == nil {
 		_ = anyAnswer(ctx, conn) // the connection records it
 	}
@@ -105,13 +114,13 @@ type contest[T any] struct {
 	ask     func(context.Context, *grpc.ClientConn) (T, error)
 	isStale func(T) bool // an answer is kept only in case no better one comes; nil: all are good
 
-	entrants []entrant[T] // those that are asked, as in order
+	entrants []entrant[T] // the first ones of order: the race has begun for them
 	results  chan entrant[T]
 	silent   chan int
 	running  sync.WaitGroup
 }
 
-// entrant is a supervisor that is asked.
+// entrant is a supervisor in a race.
 type entrant[T any] struct {
 	n            int // index in order
 	answer       T

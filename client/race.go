@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -109,10 +108,9 @@ func (c *Client) whileHeard(ctx context.Context, i int) (heard context.Context, 
 
 // contest is one race.
 type contest[T any] struct {
-	c       *Client
-	order   []int // supervisors to ask
-	ask     func(context.Context, *grpc.ClientConn) (T, error)
-	isStale func(T) bool // an answer is kept only in case no better one comes; nil: all are good
+	c     *Client
+	order []int // supervisors to ask
+	ask   func(context.Context, *grpc.ClientConn) (T, error)
 
 	entrants []entrant[T] // the first ones of order: the race has begun for them
 	results  chan entrant[T]
@@ -129,10 +127,11 @@ type entrant[T any] struct {
 }
 
 // race asks supervisors until one answers. It asks the next one when one fails, and also when the last one is silent for a stagger. The
-// slow ones stay in the race. by is the supervisor that answered, also with an error that is an answer. tried is nil unless all failed.
+// slow ones stay in the race. A stale answer wins if each other supervisor fails or is silent; with a nil isStale none is stale. by is the
+// supervisor that answered, also with an error that is an answer. tried is nil unless all failed.
 func race[T any](ctx context.Context, c *Client, order []int, isStale func(T) bool,
 	ask func(context.Context, *grpc.ClientConn) (T, error)) (answer T, by int, tried []Try, err error) {
-	r := &contest[T]{c: c, order: order, ask: ask, isStale: isStale, results: make(chan entrant[T], len(order)),
+	r := &contest[T]{c: c, order: order, ask: ask, results: make(chan entrant[T], len(order)),
 		silent: make(chan int, len(order))}
 	racing, cancel := context.WithCancel(ctx)
 	defer r.running.Wait()
@@ -275,52 +274,4 @@ func (c *Client) from(first int) []int {
 		order[n] = (first + n) % len(order)
 	}
 	return order
-}
-
-// Contact says that the last answering supervisor was lost and no other one was found, or that one answers again.
-type Contact struct {
-	Lost       bool
-	Since      time.Time // when a supervisor last answered
-	Supervisor string    // which one: the last, or the one that answers again
-}
-
-// blindAfter is the time without an answer of any supervisor after which a view of them is blind.
-const blindAfter = 1500 * time.Millisecond
-
-// Contact calls report when no supervisor has answered for 1.5 s, and when one answers again, until ctx ends. A view that shows what it
-// knew must say so in between. Contact begins as if a supervisor had just answered. It asks one only after half of Config.Silence without
-// a byte from it.
-func (c *Client) Contact(ctx context.Context, report func(Contact)) {
-	last, seen, lost := c.start(), time.Now(), false
-	for rounds := 0; ctx.Err() == nil; rounds++ {
-		finding, cancel := context.WithCancel(ctx)
-		if !lost {
-			cancel()
-			finding, cancel = context.WithDeadline(ctx, seen.Add(blindAfter))
-		}
-		i, err := c.find(c.start(), listSupervisors).next(finding)
-		var none *NoAnswerError
-		answers := err == nil || !errors.As(err, &none) && finding.Err() == nil
-		switch {
-		case ctx.Err() != nil:
-		case answers:
-			if err == nil {
-				last = i
-			} else {
-				last = c.start() // it answered with a refusal
-			}
-			if lost {
-				report(Contact{Since: seen, Supervisor: c.cfg.Targets[last]})
-			}
-			lost, rounds = false, 0
-			_ = c.untilSilent(ctx, last, c.cfg.Silence)
-			seen = c.heardAt(last)
-		case !lost && finding.Err() != nil:
-			lost, rounds = true, 0
-			report(Contact{Lost: true, Since: seen, Supervisor: c.cfg.Targets[last]})
-		default:
-			_ = pause(finding, rounds)
-		}
-		cancel()
-	}
 }

@@ -99,6 +99,30 @@ func TestCallPassesDeadSupervisors(t *testing.T) {
 	}
 }
 
+// TestStaleAnswerPassesDeadSupervisors: two of three machines are dead, so the third has no leader. No fresh answer can come.
+func TestStaleAnswerPassesDeadSupervisors(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	m.Nodes.Cluster = &lofamov1.ClusterInfo{Stale: true}
+	s := clienttest.Serve(t, dir, m)
+	dead := blackHole(t)
+	for name, targets := range map[string][]string{"first": {dead, dead, s.Address}, "last": {s.Address, dead, dead}} {
+		var took []time.Duration
+		for range *rounds {
+			c := dialWithin(t, 0, dir, targets...)
+			began := time.Now()
+			resp, err := c.ListNodes(bounded(t), &lofamov1.ListNodesRequest{})
+			if err != nil || !resp.GetCluster().GetStale() {
+				t.Fatalf("%v, %v: want the stale answer", resp, err)
+			}
+			took = append(took, time.Since(began))
+			_ = c.Close()
+		}
+		within(t, "two machines dead and "+name+", a stale read", 500*time.Millisecond, took)
+	}
+}
+
 // TestWatchMovesFromDeadSupervisor: the machine of the watched supervisor dies between two changes.
 func TestWatchMovesFromDeadSupervisor(t *testing.T) {
 	dir := t.TempDir()

@@ -93,9 +93,15 @@ func TestLiveViewsSayThatTheyAreBlind(t *testing.T) {
 		kill(t, s.PID)
 	}
 	killed := time.Now()
+	quickest := time.Hour // the machine may be busy
 	for view, out := range views {
 		agenttest.Await(t, view+" to say that it is blind", func() bool { return !out.at(saysBlind).IsZero() })
-		t.Logf("%s: blind %v after the kill", view, out.at(saysBlind).Sub(killed).Round(time.Millisecond))
+		took := out.at(saysBlind).Sub(killed)
+		quickest = min(quickest, took)
+		t.Logf("%s: blind %v after the kill", view, took.Round(time.Millisecond))
+	}
+	if quickest > 2*time.Second {
+		t.Errorf("live views need %v or more to say that they are blind: want at most 2s", quickest)
 	}
 	top.shows(t, "that no supervisor answers", func(s string) bool { return strings.Contains(s, "LOST: no supervisor answers") })
 	for _, s := range l.Cluster.Info().Supervisors {

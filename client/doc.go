@@ -14,11 +14,12 @@
 // # Which replica answers
 //
 // A call starts with the replica that answered last. If nothing arrives from it for 150 ms, the next replica joins the race, and the first
-// answer counts: a dead machine, which refuses no connection, costs a call 150 ms. A change is sent to one replica, the winner of such a race.
+// answer counts: a dead machine, which refuses no connection, costs a call 150 ms. A change goes to one replica, the winner of such a race.
 //
 // Reads go to the next replica after UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, UNKNOWN, ABORTED, UNIMPLEMENTED and
-// RESOURCE_EXHAUSTED. Every other code is an answer and is returned at once, for example NOT_FOUND. A replica without a leader marks its answer as stale; the client then asks the others
-// and returns a stale answer only as a last resort.
+// RESOURCE_EXHAUSTED. Every other code is an answer and is returned at once, for example NOT_FOUND.
+// A replica without a leader marks its answer as stale; the client then asks the others and returns a stale answer only
+// as a last resort.
 //
 // A change goes to the next replica only if nothing was changed: the client did not reach this one, or this one has no
 // leader or could not read its store (reasons NO_LEADER and NOTHING_CHANGED). If a replica was reached and the call ends with

@@ -73,8 +73,8 @@ func (c *Client) untilSilent(ctx context.Context, i int, silence time.Duration) 
 	}
 }
 
-// ask makes supervisor i send a byte. It returns at any answer, or after a time. Concurrent calls take turns and share an answer, so many idle
-// watches of one client ask as rarely as one. from is when the last byte arrived.
+// ask makes supervisor i send a byte. It returns at any answer, or after a time. Concurrent calls take turns and share an answer, so many
+// idle watches of one client ask as rarely as one. from is when the last byte arrived.
 func (c *Client) ask(ctx context.Context, i int, from time.Time, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

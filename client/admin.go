@@ -24,43 +24,49 @@ func (c *Client) admin(ctx context.Context, do func(context.Context, lofamov1.Su
 
 // atOne is admin for any service. The context of do ends with do.
 func (c *Client) atOne(ctx context.Context, do func(context.Context, *grpc.ClientConn) error) error {
-	var tried []Try
-	first := c.start() // another call may change it meanwhile
-	for n := range c.cfg.Targets {
-		i := (first + n) % len(c.cfg.Targets)
-		err := c.atThis(ctx, i, do)
-		var begun finalError
-		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
-			return err
-		}
-		tried = append(tried, Try{c.cfg.Targets[i], err})
-	}
-	return &NoAnswerError{tried}
+	return c.atEach(ctx, func(ctx context.Context, i int) error { return c.at(ctx, i, do) })
 }
 
-// following is atOne for a long stream: do sets got at the first response. After a failure it goes to the next supervisor. A response, or a
-// stream that lasted for TryTimeout, starts the count of failures again. It fails once the count reaches the number of supervisors.
-func (c *Client) following(ctx context.Context, do func(ctx context.Context, conn *grpc.ClientConn, got *bool) error) error {
-	var tried []Try
-	for i := c.start(); ; i = (i + 1) % len(c.cfg.Targets) {
-		got := false
-		err := c.atThis(ctx, i, func(ctx context.Context, conn *grpc.ClientConn) error {
-			began := time.Now()
-			err := do(ctx, conn, &got)
-			got = got || time.Since(began) >= c.cfg.TryTimeout
+// watchOne is atOne for a watch: it leaves a supervisor that has become silent.
+func (c *Client) watchOne(ctx context.Context, do func(context.Context, *grpc.ClientConn) error) error {
+	return c.atEach(ctx, func(ctx context.Context, i int) error { return c.watchAt(ctx, i, do) })
+}
+
+func (c *Client) atEach(ctx context.Context, do func(context.Context, int) error) error {
+	for f := c.find(c.start(), listSupervisors); ; {
+		i, err := f.next(ctx)
+		if err != nil {
 			return err
-		})
+		}
+		err = do(ctx, i)
+		var begun finalError
+		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
+			return err
+		}
+		f.failed(i, err)
+	}
+}
+
+// following is watchOne for a long stream: do sets got at the first response. After a failure it goes to the next supervisor. A response,
+// or a stream that lasted for TryTimeout, starts the count of failures again. It fails once the count reaches the number of supervisors.
+func (c *Client) following(ctx context.Context, do func(ctx context.Context, conn *grpc.ClientConn, got *bool) error) error {
+	for f := c.find(c.start(), listSupervisors); ; {
+		i, err := f.next(ctx)
+		if err != nil {
+			return err
+		}
+		got, began := false, time.Now()
+		err = c.watchAt(ctx, i, func(ctx context.Context, conn *grpc.ClientConn) error { return do(ctx, conn, &got) })
+		got = got || time.Since(began) >= c.cfg.TryTimeout
 		var begun finalError
 		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
 			return err
 		}
 		if got {
-			tried = nil
+			f = c.find(i+1, listSupervisors)
 		}
-		if tried = append(tried, Try{c.cfg.Targets[i], err}); len(tried) == len(c.cfg.Targets) {
-			return &NoAnswerError{tried}
-		}
-		if got {
+		f.failed(i, err)
+		if got && len(f.order) > 0 {
 			if err := pause(ctx, 0); err != nil { // in case all supervisors break off at once
 				return err
 			}
@@ -68,20 +74,31 @@ func (c *Client) following(ctx context.Context, do func(ctx context.Context, con
 	}
 }
 
-func (c *Client) atThis(ctx context.Context, i int, do func(context.Context, *grpc.ClientConn) error) error {
+// at calls do with the connection to a supervisor. The context of do ends with do.
+func (c *Client) at(ctx context.Context, i int, do func(context.Context, *grpc.ClientConn) error) error {
 	conn, err := c.conn(i)
 	if err != nil {
 		return err
 	}
-	if _, err := try(ctx, c, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListSupervisorsResponse, error) {
-		return s.ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
-	}); err != nil {
-		return err
-	}
-	c.answered(i) // also if do, such as a watch, ends with an error
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends a stream that do has not read to its end
 	return do(ctx, conn)
+}
+
+// watchAt is at, and fails when the supervisor has become silent.
+func (c *Client) watchAt(ctx context.Context, i int, do func(context.Context, *grpc.ClientConn) error) error {
+	conn, err := c.conn(i)
+	if err != nil {
+		return err
+	}
+	heard, stop := c.whileHeard(ctx, i)
+	defer stop()
+	err = do(heard, conn)
+	var own finalError
+	if ctx.Err() == nil && heard.Err() != nil && !errors.As(err, &own) {
+		return context.Cause(heard)
+	}
+	return err
 }
 
 // ListMembers returns the members of the supervisors' embedded etcd.

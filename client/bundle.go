@@ -22,29 +22,28 @@ var errNoEnd = errors.New("the supervisor ended the bundle without saying that i
 // GetBundle calls handle for every response until the bundle is complete or handle returns an error. If a supervisor
 // fails, the next one starts the bundle again: handle then gets a progress with no byte received.
 func (c *Client) GetBundle(ctx context.Context, req *lofamov1.GetBundleRequest, handle func(*lofamov1.GetBundleResponse) error) error {
-	var tried []Try
-	first := c.start()
-	for n := range c.cfg.Targets {
-		i := (first + n) % len(c.cfg.Targets)
+	for f := c.find(c.start(), anyAnswer); ; {
+		i, err := f.next(ctx)
+		if err != nil {
+			return err
+		}
 		verdict, err := c.bundleFrom(ctx, i, req, handle)
 		switch {
 		case err == nil:
-			c.answered(i)
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case verdict || !otherMayAnswer(err):
 			return err
 		}
-		tried = append(tried, Try{c.cfg.Targets[i], err})
+		f.failed(i, err)
 	}
-	return &NoAnswerError{tried}
 }
 
 // bundleFrom asks one supervisor. verdict reports that the error is about the bundle or came from handle.
 func (c *Client) bundleFrom(ctx context.Context, i int, req *lofamov1.GetBundleRequest,
 	handle func(*lofamov1.GetBundleResponse) error) (verdict bool, err error) {
-	stub, err := c.stub(i)
+	conn, err := c.conn(i)
 	if err != nil {
 		return false, err
 	}
@@ -53,7 +52,7 @@ func (c *Client) bundleFrom(ctx context.Context, i int, req *lofamov1.GetBundleR
 	// The first response comes when the transfer starts. Later ones have no deadline.
 	slow := time.AfterFunc(c.cfg.TryTimeout, cancel)
 	defer slow.Stop()
-	stream, err := stub.GetBundle(ctx, req)
+	stream, err := lofamov1.NewFaultSupervisorClient(conn).GetBundle(ctx, req)
 	if err != nil {
 		return false, err
 	}

@@ -20,7 +20,7 @@ func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificat
 	var ahead time.Duration // of the latest clock
 	var tried []Try
 	for i, target := range c.cfg.Targets {
-		err := c.atThis(ctx, i, func(ctx context.Context, conn *grpc.ClientConn) error {
+		err := c.watchAt(ctx, i, func(ctx context.Context, conn *grpc.ClientConn) error {
 			ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 			defer cancel()
 			resp, err := lofamov1.NewCertificatesClient(conn).ListCertificates(ctx, &lofamov1.ListCertificatesRequest{})

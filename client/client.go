@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,7 +29,7 @@ type Config struct {
 	TryTimeout time.Duration
 	// Rounds is how many times a read asks all supervisors before it fails; 1 when zero. Between rounds it pauses.
 	Rounds int
-	// Silence is the time after which a watch without a change checks its supervisor; 5 s when zero.
+	// Silence is the time after which a watch leaves a supervisor that sends nothing, not even on request; 1 s when zero.
 	Silence time.Duration
 }
 
@@ -39,6 +40,9 @@ const maxMessage = 64 << 20
 type Client struct {
 	cfg       Config
 	goneAfter time.Duration
+	made      time.Time
+	heard     []atomic.Int64  // by supervisor: nanoseconds from made until the last byte arrived
+	asking    []chan struct{} // by supervisor: full while a call asks for a byte
 
 	mu    sync.Mutex // guards the fields below
 	conns []*grpc.ClientConn
@@ -66,9 +70,14 @@ func New(cfg Config) (*Client, error) {
 		cfg.TryTimeout = 3 * time.Second
 	}
 	if cfg.Silence == 0 {
-		cfg.Silence = 5 * time.Second
+		cfg.Silence = time.Second
 	}
-	return &Client{cfg: cfg, goneAfter: goneAfter, conns: make([]*grpc.ClientConn, len(cfg.Targets))}, nil
+	c := &Client{cfg: cfg, goneAfter: goneAfter, made: time.Now(), heard: make([]atomic.Int64, len(cfg.Targets)),
+		conns: make([]*grpc.ClientConn, len(cfg.Targets))}
+	for range cfg.Targets {
+		c.asking = append(c.asking, make(chan struct{}, 1))
+	}
+	return c, nil
 }
 
 // Close closes the connections. Calls in progress fail.
@@ -91,14 +100,6 @@ func (c *Client) Targets() []string { return append([]string(nil), c.cfg.Targets
 // Answered returns the address of the supervisor that last answered. The next call and the next watch ask it first.
 func (c *Client) Answered() string { return c.cfg.Targets[c.start()] }
 
-func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, error) {
-	conn, err := c.conn(i)
-	if err != nil {
-		return nil, err
-	}
-	return lofamov1.NewFaultSupervisorClient(conn), nil
-}
-
 func (c *Client) conn(i int) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,6 +112,7 @@ func (c *Client) conn(i int) (*grpc.ClientConn, error) {
 	}
 	cc, err := grpc.NewClient("passthrough:///"+c.cfg.Targets[i],
 		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.TLS)),
+		grpc.WithContextDialer(c.dialer(i)),
 		grpc.WithNoProxy(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
@@ -153,63 +155,41 @@ func pause(ctx context.Context, n int) error {
 	}
 }
 
-// call asks one supervisor after the other, first the one that last answered.
+// call asks the supervisors until one answers, first the one that last answered.
 func call[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
-	answer, _, err := callAt(ctx, c, ask)
-	return answer, err
+	return freshBy(ctx, c, nil, ask)
 }
 
-// callAt is call, and returns the index of the supervisor that answered.
-func callAt[T any](ctx context.Context, c *Client,
-	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (answer T, by int, err error) {
+// freshBy is call. If isStale is set, it takes a stale answer only if no other supervisor has a fresh one.
+func freshBy[T any](ctx context.Context, c *Client, isStale func(T) bool,
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	var zero T
 	for round := 0; ; round++ {
-		answer, by, tried, err := askAll(ctx, c, ask)
+		answer, _, tried, err := race(ctx, c, c.from(c.start()), isStale, func(ctx context.Context, conn *grpc.ClientConn) (T, error) {
+			return ask(ctx, lofamov1.NewFaultSupervisorClient(conn))
+		})
 		if tried == nil {
-			return answer, by, err
+			return answer, err
 		}
 		if round+1 >= c.cfg.Rounds {
-			return zero, 0, &NoAnswerError{tried}
+			return zero, &NoAnswerError{tried}
 		}
 		if err := pause(ctx, round); err != nil {
-			return zero, 0, err
+			return zero, err
 		}
 	}
 }
 
-// askAll is one round of callAt. tried is nil unless all supervisors failed.
-func askAll[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (answer T,
-	by int, tried []Try, err error) {
+// try asks one supervisor.
+func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context, *grpc.ClientConn) (T, error)) (T, error) {
 	var zero T
-	first := c.start()
-	for n := range c.cfg.Targets {
-		i := (first + n) % len(c.cfg.Targets)
-		answer, err := try(ctx, c, i, ask)
-		if err == nil {
-			c.answered(i)
-			return answer, i, nil, nil
-		}
-		if ctx.Err() != nil {
-			return zero, 0, nil, ctx.Err()
-		}
-		if !otherMayAnswer(err) {
-			c.answered(i)
-			return zero, 0, nil, err
-		}
-		tried = append(tried, Try{c.cfg.Targets[i], err})
-	}
-	return zero, 0, tried, nil
-}
-
-func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
-	var zero T
-	stub, err := c.stub(i)
+	conn, err := c.conn(i)
 	if err != nil {
 		return zero, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 	defer cancel()
-	return ask(ctx, stub)
+	return ask(ctx, conn)
 }
 
 // ListEvents returns one page of committed changes, oldest first.

@@ -13,10 +13,13 @@
 //
 // # Which replica answers
 //
-// A call starts with the replica that answered last. Reads go to the next replica after UNAVAILABLE, DEADLINE_EXCEEDED,
-// INTERNAL, UNKNOWN, ABORTED, UNIMPLEMENTED and RESOURCE_EXHAUSTED. Every other code is an answer and is returned at
-// once, for example NOT_FOUND. A replica without a leader marks its answer as stale; the client then asks the others
-// and returns a stale answer only as a last resort.
+// A call starts with the replica that answered last. If nothing arrives from it for 150 ms, the next replica joins the race, and the first
+// answer counts: a dead machine, which refuses no connection, costs a call 150 ms. A change goes to one replica, the winner of such a race.
+//
+// Reads go to the next replica after UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, UNKNOWN, ABORTED, UNIMPLEMENTED and
+// RESOURCE_EXHAUSTED. Every other code is an answer and is returned at once, for example NOT_FOUND.
+// A replica without a leader marks its answer as stale; the client then asks the others and returns a stale answer only
+// as a last resort.
 //
 // A change goes to the next replica only if nothing was changed: the client did not reach this one, or this one has no
 // leader or could not read its store (reasons NO_LEADER and NOTHING_CHANGED). If a replica was reached and the call ends with
@@ -30,6 +33,9 @@
 // clients do not return together. If every replica failed, the error is a *NoAnswerError with the reason of each.
 //
 // # Lists and watches
+//
+// A watch moves to another replica when its own one fails, or is silent for Config.Silence. An idle watch therefore makes two small calls a
+// second. Client.Contact reports the loss of all replicas within 2 s: a live view must say that it is blind.
 //
 // A list has a revision. A watch with WatchOptions.After set to that revision continues without a gap or a repetition.
 // If the history after a revision was compacted, the watch ends with ErrCompacted, or starts again with a list if

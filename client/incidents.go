@@ -78,7 +78,7 @@ func (c *Client) WatchIncidents(ctx context.Context, req *lofamov1.WatchIncident
 	begun, known := false, knownIncidents{states: req.GetStates(), revisions: make(map[string]uint64)}
 	whole := req.GetAfterRevision() == 0 // known has all incidents that the caller knows
 	for rounds := 0; ; rounds++ {
-		err := c.atOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		err := c.watchOne(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 			stream, err := lofamov1.NewFaultSupervisorClient(conn).WatchIncidents(ctx, req)
 			for err == nil {
 				var resp *lofamov1.WatchIncidentsResponse

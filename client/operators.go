@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -29,43 +30,38 @@ func change[T any](ctx context.Context, c *Client, ask func(context.Context, lof
 // changeBy is change for any service of the supervisors.
 func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (T, error) {
 	var zero T
-	var tried []Try
 	var refused error
-	first := c.start()
-	for n := range c.cfg.Targets {
-		i := (first + n) % len(c.cfg.Targets)
-		conn, err := c.conn(i)
-		var reached peer.Peer
-		if err == nil {
-			tctx, cancel := context.WithTimeout(ctx, changeTimeout)
-			var answer T
-			answer, err = ask(tctx, peerRecorder{conn, &reached})
-			cancel()
-			if err == nil {
-				c.answered(i)
-				return answer, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return zero, ctx.Err()
-		}
-		if code := status.Code(err); code != codes.Unavailable {
-			if code != codes.DeadlineExceeded {
-				c.answered(i)
-			}
+	for f := c.find(c.start(), anyAnswer); ; {
+		i, err := f.next(ctx)
+		var none *NoAnswerError
+		switch {
+		case errors.As(err, &none) && refused != nil:
+			return zero, refused
+		case err != nil:
 			return zero, err
 		}
-		switch tried = append(tried, Try{c.cfg.Targets[i], err}); {
+		var reached peer.Peer
+		var answer T
+		conn, err := c.conn(i)
+		if err == nil {
+			tctx, cancel := context.WithTimeout(ctx, changeTimeout)
+			answer, err = ask(tctx, peerRecorder{conn, &reached})
+			cancel()
+		}
+		switch {
+		case err == nil:
+			return answer, nil
+		case ctx.Err() != nil:
+			return zero, ctx.Err()
+		case status.Code(err) != codes.Unavailable:
+			return zero, err
 		case nothingChanged(err):
 			refused = err
 		case reached.Addr != nil:
-			return zero, &UnknownOutcomeError{tried[len(tried)-1]}
+			return zero, &UnknownOutcomeError{Try{c.cfg.Targets[i], err}}
 		}
+		f.failed(i, err)
 	}
-	if refused != nil {
-		return zero, refused
-	}
-	return zero, &NoAnswerError{tried}
 }
 
 // nothingChanged reports whether a supervisor refused a change before it began.

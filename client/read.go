@@ -19,25 +19,6 @@ func fresh[T aged](ctx context.Context, c *Client, ask func(context.Context, lof
 	return freshBy(ctx, c, func(answer T) bool { return answer.GetCluster().GetStale() }, ask)
 }
 
-// freshBy is fresh for any answer: isStale reports whether it comes from a replica without a leader.
-func freshBy[T any](ctx context.Context, c *Client, isStale func(T) bool,
-	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
-	answer, by, err := callAt(ctx, c, ask)
-	if err != nil || !isStale(answer) {
-		return answer, err
-	}
-	for i := range c.cfg.Targets {
-		if i == by {
-			continue
-		}
-		if better, err := try(ctx, c, i, ask); err == nil && !isStale(better) {
-			c.answered(i)
-			return better, nil
-		}
-	}
-	return answer, nil
-}
-
 // list asks for one page: the first of any replica, the others of the replica that had the first.
 func list[T aged](ctx context.Context, c *Client, next string,
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {

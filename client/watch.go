@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -116,9 +117,9 @@ type watch struct {
 	initial []*lofamov1.Event
 }
 
-func (w *watch) progress(i int, err error) {
+func (w *watch) progress(target string, err error) {
 	if w.opts.Progress != nil {
-		w.opts.Progress(w.client.cfg.Targets[i], err)
+		w.opts.Progress(target, err)
 	}
 }
 
@@ -131,11 +132,30 @@ func (w *watch) givesUp() bool {
 }
 
 func (w *watch) run(ctx context.Context) error {
-	rounds := 0 // without an answer
-	n := len(w.client.cfg.Targets)
-	var tried []Try
-	for i := w.client.start(); ; i = (i + 1) % n {
-		answered, err := w.stream(ctx, i)
+	c := w.client
+	rounds, next := 0, c.start() // rounds without an answer, and the supervisor that begins the next one
+	for f := c.find(next, listOneEvent); ; {
+		told := len(f.tried)
+		i, err := f.next(ctx)
+		var none *NoAnswerError
+		if errors.As(err, &none) {
+			for _, t := range none.Tried[told:] {
+				w.progress(t.Target, t.Err)
+			}
+			if w.givesUp() {
+				return none
+			}
+			if err := pause(ctx, rounds); err != nil {
+				return err
+			}
+			rounds++
+			f = c.find(next, listOneEvent)
+			continue
+		}
+		answered := false
+		if err == nil {
+			answered, err = w.stream(ctx, i)
+		}
 		var stop handlerError
 		switch {
 		case errors.As(err, &stop):
@@ -155,23 +175,19 @@ func (w *watch) run(ctx context.Context) error {
 		case !errors.Is(err, io.EOF) && !otherMayAnswer(err) && status.Code(err) != codes.Canceled && !w.mayStart(err):
 			return err
 		}
-		w.progress(i, err)
+		w.progress(c.cfg.Targets[i], err)
+		next = i + 1
 		if answered {
-			rounds, tried = 0, nil
+			rounds, f = 0, c.find(next, listOneEvent)
 		}
-		tried = append(tried, Try{w.client.cfg.Targets[i], err})
-		if len(tried) < n {
-			continue
-		}
-		if w.givesUp() {
-			return &NoAnswerError{tried}
-		}
-		tried = nil
-		if err := pause(ctx, rounds); err != nil {
-			return err
-		}
-		rounds++
+		f.failed(i, err)
 	}
+}
+
+// listOneEvent is a check that the supervisor serves small reads of the history.
+func listOneEvent(ctx context.Context, conn *grpc.ClientConn) error {
+	_, err := lofamov1.NewFaultSupervisorClient(conn).ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
+	return err
 }
 
 // handlerError is an error that the handler returned.
@@ -179,44 +195,36 @@ type handlerError struct{ error }
 
 // stream watches one supervisor until it fails. It reports whether a response came.
 func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
-	stub, err := w.client.stub(i)
+	conn, err := w.client.conn(i)
 	if err != nil {
 		return false, err
 	}
-	if err := w.check(ctx, i); err != nil {
-		return false, err
-	}
 	w.stood = true
-	w.client.answered(i)
 	defer func() { w.answeredAt = time.Now() }()
 	// The supervisor does not see the deadline of ctx: it would end the stream a moment before ctx ends, and seem to
 	// fail.
-	streaming, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(nil) })()
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	heard, leave := w.client.whileHeard(streaming, i)
+	defer leave()
 	begun := time.Now()
-	s, err := stub.Watch(streaming, w.request())
+	s, err := lofamov1.NewFaultSupervisorClient(conn).Watch(heard, w.request())
 	if err != nil {
 		return false, err
 	}
 	w.initial = nil
-	w.progress(i, nil)
-	alive := make(chan struct{}, 1)
-	go w.probe(streaming, i, alive, cancel)
+	w.progress(w.client.cfg.Targets[i], nil)
 	for first := true; ; first = false {
 		answer, err := s.Recv()
 		if err != nil {
-			if why := context.Cause(streaming); why != nil && ctx.Err() == nil {
+			if why := context.Cause(heard); why != nil && ctx.Err() == nil {
 				err = why
 			}
 			if !first || status.Code(err) != codes.NotFound || time.Since(begun) >= w.client.cfg.Silence {
 				w.unknown = time.Time{} // it took the watch
 			}
 			return !first, err
-		}
-		select {
-		case alive <- struct{}{}:
-		default:
 		}
 		w.accepted = true
 		if err := w.deliver(answer); err != nil {
@@ -248,8 +256,8 @@ func (w *watch) skip(ctx context.Context, i int) (moved bool, err error) {
 	case w.opts.Gap == nil || !w.accepted:
 		return false, ErrCompacted
 	}
-	kept, err := try(ctx, w.client, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
-		return s.ListEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: w.after, Limit: 1})
+	kept, err := try(ctx, w.client, i, func(ctx context.Context, conn *grpc.ClientConn) (*lofamov1.ListEventsResponse, error) {
+		return lofamov1.NewFaultSupervisorClient(conn).ListEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: w.after, Limit: 1})
 	})
 	if err != nil {
 		return false, nil //nolint:nilerr // the next supervisor refuses the watch as well, and tells more
@@ -264,31 +272,6 @@ func (w *watch) skip(ctx context.Context, i int) (moved bool, err error) {
 	w.opts.Gap(w.after, until)
 	w.after, w.opts.AfterIndex = until, 0 // the index is of the store that was
 	return true, nil
-}
-
-// check makes a short call. A stopped process still accepts connections, and a stream may be silent for hours: only a
-// call with a deadline tells the two apart.
-func (w *watch) check(ctx context.Context, i int) error {
-	_, err := try(ctx, w.client, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
-		return s.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
-	})
-	return err
-}
-
-// probe ends a silent stream if its supervisor fails the check.
-func (w *watch) probe(ctx context.Context, i int, alive <-chan struct{}, end context.CancelCauseFunc) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-alive:
-		case <-time.After(w.client.cfg.Silence):
-			if err := w.check(ctx, i); err != nil && ctx.Err() == nil {
-				end(err)
-				return
-			}
-		}
-	}
 }
 
 // request continues after the last revision that handle took.

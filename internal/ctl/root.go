@@ -33,6 +33,7 @@ func Run(ctx context.Context, args []string, env command.Env) int {
 	if !env.Terminal { // 'top' needs the terminal itself
 		env.Stdout = out
 	}
+	env.Stderr = &checked{to: env.Stderr}
 	root := newRoot(env)
 	root.SetArgs(protectNegative(args))
 	root.SetOut(env.Stdout)
@@ -55,21 +56,19 @@ func Run(ctx context.Context, args []string, env command.Env) int {
 	return command.ExitFailure
 }
 
-// checked remembers that the output was not written as a whole, for example because the disk is full. Commands print without looking.
+// checked remembers that the output was not written as a whole, for example because the disk is full. Commands print without looking. It is
+// safe for concurrent use: a live view prints changes and warnings.
 type checked struct {
-	to io.Writer
-
-	mu  sync.Mutex
+	mu  sync.Mutex // guards the fields below
+	to  io.Writer
 	err error
 }
 
 func (c *checked) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	n, err := c.to.Write(b)
-	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.err = cmp.Or(c.err, err)
-	}
+	c.err = cmp.Or(c.err, err)
 	return n, err
 }
 

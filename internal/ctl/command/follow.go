@@ -44,6 +44,7 @@ type follower[M proto.Message] struct {
 // follow prints an answer and asks again when the fault map changes, until ctx ends, which is a success.
 func follow[M proto.Message](a *App, ctx context.Context, s Session, what string, o *OutputFlag, first M,
 	ask func(context.Context, Session) (M, error), text func(M) error) error {
+	defer a.Attend(ctx, s)()
 	w := &follower[M]{a: a, output: o, between: Documents{Format: o.Format}, text: text}
 	if err := w.show(first); err != nil {
 		return err

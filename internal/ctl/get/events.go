@@ -225,6 +225,7 @@ func (f *eventFlags) print(a *command.App, resp *lofamov1.ListEventsResponse, fi
 
 // follow prints the events after a revision, until ctx ends.
 func (f *eventFlags) follow(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListEventsRequest, after uint64) error {
+	defer a.Attend(ctx, s)()
 	f.tail, f.from = 0, time.Time{}
 	opts := client.WatchOptions{After: after, Node: req.GetNode(), Labels: f.Labels, Fields: f.Fields, Progress: watchProgress(a, false),
 		Gap: func(after, until uint64) { a.Warnf("lofamoctl: %s\n", gapText(after, until)) }}

@@ -339,6 +339,7 @@ func printIncidentResponses(a *command.App, in *lofamov1.Incident) error {
 func watchIncidents(a *command.App, ctx context.Context, s command.Session, req *lofamov1.WatchIncidentsRequest,
 	between command.Documents, keep func(*lofamov1.Incident) bool, show func([]*lofamov1.Incident) error,
 ) error {
+	defer a.Attend(ctx, s)()
 	each := func(r *lofamov1.WatchIncidentsResponse) error {
 		changed := slices.DeleteFunc(r.GetIncidents(), func(in *lofamov1.Incident) bool { return !keep(in) })
 		if len(changed) == 0 {

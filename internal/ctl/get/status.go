@@ -46,7 +46,8 @@ nodes too: no evidence says that they work. Nodes that announced a clean stop co
 -o json and yaml print {"time", "incidents", "responses", "breaker", "supervisors", "nodes", "links", "groups",
 "warnings", "maintenance", "stopped", "cluster"}, whose values are the API's own messages and numbers. "missing" names the parts
 that these supervisors do not serve, and regions that do not answer.
--w prints all again when something changes, until Ctrl-C; changes of measurements alone do not count.
+-w prints all again when something changes, until Ctrl-C; changes of measurements alone do not count. If no supervisor
+answers for 1.5 s, it says on standard error since when it is blind, and later that it sees again.
 
 The exit code is 0 if the supervisors answer, even with open incidents. Programs should read -o json.`,
 		Example: "  lofamoctl status\n  lofamoctl status -w\n  lofamoctl status -o jsonpath='{.incidents[*].id}'",
@@ -119,6 +120,7 @@ func (st *clusterStatus) without(part string, err error) error {
 
 // watchStatus prints the status, and again whenever something in it changes. While no supervisor answers it waits.
 func watchStatus(a *command.App, ctx context.Context, s command.Session, f command.Format) error {
+	defer a.Attend(ctx, s)()
 	last, between := "", command.Documents{Format: f, Long: true}
 	for {
 		st, err := askStatus(a, ctx, s)

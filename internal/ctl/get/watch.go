@@ -92,6 +92,7 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 		ctx, cancel = context.WithTimeout(ctx, f.limit)
 		defer cancel()
 	}
+	defer a.Attend(ctx, s)()
 	left, served := f.count, false
 	progress := watchProgress(a, f.initial)
 	opts := client.WatchOptions{After: f.after, AfterIndex: f.index, AsSeen: f.asSeen, Node: node, Labels: f.Labels, Fields: f.Fields,

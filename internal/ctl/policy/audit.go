@@ -141,6 +141,9 @@ was changed.`,
 		}
 		before := c.Lines()
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			if req.GetFollow() {
+				defer a.Attend(ctx, s)()
+			}
 			err := exportAudit(ctx, s, req, &c, out)
 			if err != nil && (ctx.Err() == nil || !req.GetFollow()) {
 				return fmt.Errorf("audit export: %w", command.Plain(err))

@@ -82,6 +82,7 @@ expired (denied, not approved in time, or the fault ended first).`,
 
 // watchResponses prints a table, then a line for every change; for machines an API message a line.
 func watchResponses(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListResponsesRequest, f command.Format) error {
+	defer a.Attend(ctx, s)()
 	between := command.Documents{Format: f}
 	w := responseWatch{get: s.GetResponse, all: req.GetAll()}
 	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse, first bool) error {

@@ -174,7 +174,7 @@ func (t *topShell) run(ctx context.Context, m *topModel) error {
 		tea.WithOutput(t.app.Env.Stdout))
 	t.send = func(msg any) { program.Send(msg) }
 	after := m.revision
-	for _, f := range []func(context.Context){func(ctx context.Context) { t.watch(ctx, after) }, t.poll, t.responses, t.incidents,
+	for _, f := range []func(context.Context){func(ctx context.Context) { t.watch(ctx, after) }, t.poll, t.contact, t.responses, t.incidents,
 		t.tick} {
 		group.Go(func() { f(ctx) })
 	}
@@ -227,6 +227,15 @@ func (t *topShell) poll(ctx context.Context) {
 		t.send(topPolled{target: t.s.Answered(), cluster: resp.GetCluster(), revision: resp.GetRevision(), err: err})
 		_ = command.Pause(ctx, topPollEvery)
 	}
+}
+
+// contact tells the model when no supervisor answers. A poll may wait longer for a dead machine.
+func (t *topShell) contact(ctx context.Context) {
+	t.s.Contact(ctx, func(c client.Contact) {
+		if c.Lost {
+			t.send(topPolled{err: fmt.Errorf("silent: %s", strings.Join(t.s.Targets(), ", "))})
+		}
+	})
 }
 
 func (t *topShell) responses(ctx context.Context) {

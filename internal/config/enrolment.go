@@ -157,6 +157,16 @@ const (
 	PortEnrolment = 7944
 )
 
+// WithEnrolmentPort returns an address of a supervisor with the default port for enrolment, unless it has a port: "host", "ip", "[ip]",
+// "host:port" and "[ip]:port" are addresses.
+func WithEnrolmentPort(address string) string {
+	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
+	if ip, err := netip.ParseAddr(host); err == nil && (ip.Is4() || ip.Is6()) || !strings.ContainsAny(address, ":[]") && address != "" {
+		return net.JoinHostPort(host, strconv.Itoa(PortEnrolment))
+	}
+	return address
+}
+
 // Given reports whether the node joins by enrolment.
 func (c JoinConfig) Given() bool { return len(c.Supervisors) > 0 }
 

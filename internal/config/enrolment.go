@@ -148,6 +148,12 @@ func (p JoinPorts) Filled() JoinPorts {
 	return JoinPorts{Service: cmp.Or(p.Service, PortService), Gossip: cmp.Or(p.Gossip, PortGossip), Links: cmp.Or(p.Links, PortLinks)}
 }
 
+// JoinedAgent in JoinedDir of the state directory is the complete configuration of a node that has enrolled.
+const (
+	JoinedDir   = "joined"
+	JoinedAgent = "agent.yaml"
+)
+
 // DefaultPorts of nodes.
 const (
 	PortService = 7100

@@ -148,7 +148,7 @@ Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found some
 	}
 	group("Look", get.StatusCommand(a), lists, get.MapCommand(a), top.Command(a), cluster.WebCommand(a), get.ExplainCommand(a),
 		get.HistoryCommand(a), get.SummaryCommand(a), get.WatchCommand(a), get.WaitCommand(a), policy.AuditCommand(a))
-	group("Examine a fault", cluster.BundleCommand(a), cluster.RegsCommand(a), get.DiagnoseCommand(a))
+	group("Examine a fault", cluster.DoctorCommand(a), cluster.BundleCommand(a), cluster.RegsCommand(a), get.DiagnoseCommand(a))
 	group("Act", get.AcknowledgeCommand(a), cluster.MaintenanceCommand(a), get.MaskCommand(a), get.UnmaskCommand(a),
 		policy.ResponseCommand(a))
 	group("Change the cluster", cluster.Command(a), cluster.NodeCommand(a), cluster.SupervisorCommand(a), get.ApplyCommand(a),

@@ -119,13 +119,16 @@ func TestDoctorBeforeJoining(t *testing.T) {
 
 func TestDoctorRefusesWrongUsage(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "agent.yaml")
-	if err := os.WriteFile(empty, []byte("stateDir: "+t.TempDir()+"\njoin: {supervisors: [127.0.0.1:1], tokenFile: /t}\n"), 0o600); err != nil {
+	text := "stateDir: " + t.TempDir() + "\njoin: {supervisors: [127.0.0.1:1], tokenFile: /t}\n"
+	if err := os.WriteFile(empty, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
 		"--join 10.0.0.1:x": `--join "10.0.0.1:x": want HOST or HOST:PORT`, "--address 10.0.0.1": "goes with --join",
-		"--join 10.0.0.1 --config x": "want only one", "--join 10.0.0.1 --address x": `--address "x": want the IP`,
-		"--config /nowhere/agent.yaml": "before this machine joins, give --join", "--config " + empty: "has not enrolled yet", "extra": "want none",
+		"--join 10.0.0.1 --config x":   "want only one",
+		"--join 10.0.0.1 --address x":  `--address "x": want the IP`,
+		"--config /nowhere/agent.yaml": "before this machine joins, give --join", "--config " + empty: "has not enrolled yet",
+		"extra": "want none",
 	} {
 		if got := run(t, nil, append([]string{"doctor"}, strings.Fields(args)...)...); got.code != 2 || !strings.Contains(got.stderr, want) {
 			t.Errorf("doctor %s: exit code %d: %s, want 2 and %q", args, got.code, got.stderr, want)
@@ -158,9 +161,9 @@ func TestDoctorAfterJoining(t *testing.T) {
 	}}
 	r := ctltest.StartRemote(t, m)
 	file := filepath.Join(dir, "agent.yaml")
-	text := "node: " + m.Nodes.Nodes[0].GetId() + "\nstateDir: " + dir + "\ntls: {hostCert: " + filepath.Join(dir, "host.pem") + ", dnpCert: " +
-		filepath.Join(dir, "dnp.pem") + "}\nsupervisors: [{id: s1, report: \"" + heard.LocalAddr().String() + "\"}, {id: s2, report: \"" + silent +
-		"\"}]\n"
+	text := "node: " + m.Nodes.Nodes[0].GetId() + "\nstateDir: " + dir + "\ntls: {hostCert: " + filepath.Join(dir, "host.pem") +
+		", dnpCert: " + filepath.Join(dir, "dnp.pem") + "}\nsupervisors: [{id: s1, report: \"" + heard.LocalAddr().String() +
+		"\"}, {id: s2, report: \"" + silent + "\"}]\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -139,7 +139,8 @@ func TestGetNodesByName(t *testing.T) {
 	if want := "node/" + last.GetId() + "\nnode/" + first.GetId() + "\n"; got.code != 0 || got.stdout != want {
 		t.Errorf("exit code %d: %s%s, want %s", got.code, got.stdout, got.stderr, want)
 	}
-	if got := run(t, nil, r.Flags("get", "nodes", "nobody")...); got.code != 2 || !strings.Contains(got.stderr, `node "nobody": there is none`) {
+	got = run(t, nil, r.Flags("get", "nodes", "nobody")...)
+	if got.code != 2 || !strings.Contains(got.stderr, `node "nobody": there is none`) {
 		t.Errorf("unknown name: exit code %d: %s", got.code, got.stderr)
 	}
 	if got := run(t, nil, r.Flags("get", "nodes", first.GetId(), "-l", "a=b")...); got.code != 2 {
@@ -171,8 +172,9 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	r := ctltest.StartRemote(t, m)
 	in := func(width int, terminal bool) string {
 		var out, errOut bytes.Buffer
-		code := Run(t.Context(), r.Flags("get", "links", "-o", "wide"), command.Env{Stdout: &out, Stderr: &errOut, Terminal: terminal, Width: width,
-			Getenv: func(string) string { return "" }, Now: func() time.Time { return ctltest.Now }, Location: time.UTC, TryTimeout: tryTimeout})
+		code := Run(t.Context(), r.Flags("get", "links", "-o", "wide"), command.Env{Stdout: &out, Stderr: &errOut, Terminal: terminal,
+			Width: width, Getenv: func(string) string { return "" },
+			Now: func() time.Time { return ctltest.Now }, Location: time.UTC, TryTimeout: tryTimeout})
 		if code != 0 {
 			t.Fatalf("exit code %d: %s", code, errOut.String())
 		}

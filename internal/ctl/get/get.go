@@ -94,7 +94,8 @@ func getNodesCommand(a *command.App) *cobra.Command {
 NOTES add to the state: maintenance, an announced restart of a half, warnings, flapping components, a verdict of a
 single witness, a node that is inferred dead because no living node could see it, an unreachable node, spares.
 ` + command.NodeSelectors,
-		Example: "  lofamoctl get nodes\n  lofamoctl get nodes n1 n2\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector " +
+		Example: "  lofamoctl get nodes\n  lofamoctl get nodes n1 n2\n" +
+			"  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector " +
 			"x=3,state!=NORMAL -o json",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.CompleteNodes,

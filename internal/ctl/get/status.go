@@ -50,8 +50,9 @@ that these supervisors do not serve, and regions that do not answer.
 
 Exit codes: 0 if the supervisors answer, even with open incidents. With --check: 0 nothing is broken, 1 something is broken or
 unknown, or no supervisor answers. It is unknown if a part is missing. 2 a usage error.`,
-		Example: "  lofamoctl status\n  lofamoctl status --check > /dev/null || echo not well\n  lofamoctl status -w\n  lofamoctl status -o jsonpath='{.incidents[*].id}'",
-		Args:    command.Exactly(),
+		Example: "  lofamoctl status\n  lofamoctl status --check > /dev/null || echo not well\n" +
+			"  lofamoctl status -w\n  lofamoctl status -o jsonpath='{.incidents[*].id}'",
+		Args: command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "print all again when something changes, until Ctrl-C")

@@ -83,8 +83,7 @@ replica loads them by itself. The command writes a lost bundle again.
 	program.DurationVar(f, &wait, "wait", 0, "wait at most this long for missing keys, 1s to 1h; default: do not wait")
 	f.BoolVar(&p.SecondPair, "second-pair", false, "with --wait: a missing second pair is a missing key; when the time is over, do without")
 	program.DurationVar(f, &follow, "follow", 0,
-		"keep running; at this interval, copy the supervisor's certificate and key if they were renewed, and "+
-			"nothing else")
+		"keep running; at this interval, copy the supervisor's certificate and key if they were renewed, and nothing else")
 	f.StringVar(&p.Etc, "etc", "", "where the bundle is written and is to be found by what runs: an absolute path (required)")
 	return cmd
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/jobs"
 )
 
@@ -27,7 +28,7 @@ func (j *jobFlags) add(c *cobra.Command, timeout time.Duration, means string) {
 	c.Flags().StringVar(&j.job, "job", "", "name of the job: 1 to 63 of a-z, 0-9 and '-' (required)")
 	c.Flags().StringVar(&j.socket, "socket", "", "the node's socket for jobs (default: that of --config, or $"+jobs.EnvSocket+", or "+
 		jobs.DefaultSocket+")")
-	c.Flags().DurationVar(&j.timeout, "timeout", timeout, means)
+	program.DurationVar(c.Flags(), &j.timeout, "timeout", timeout, means)
 }
 
 // dial returns a client, and a context that ends with the timeout.

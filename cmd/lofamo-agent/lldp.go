@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lofamo/lofamo/internal/agent/host"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -64,7 +65,7 @@ the cable can forge a name, just as a node can claim any label. The command fail
 	}
 	c.Flags().StringVarP(&output, "output", "o", "label", "label, or json: all switches that were heard")
 	c.Flags().StringVar(&key, "key", "switch", "key of the label")
-	c.Flags().DurationVar(&wait, "wait", 65*time.Second, "how long to listen at most, 1s to 1h")
+	program.DurationVar(c.Flags(), &wait, "wait", 65*time.Second, "how long to listen at most, 1s to 1h")
 	return c
 }
 

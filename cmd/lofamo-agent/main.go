@@ -111,11 +111,12 @@ func (o *options) rootCommand() *cobra.Command {
 		SilenceErrors: true,
 		Args:          noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, restart, leave, mask, acts, faults, eureka, barrier, lldp, "+
-				"config or version (see --help)", errUsage)
+			return fmt.Errorf("%w: no command: want run, join, host, dnp, checks, status, restart, leave, mask, acts, faults, eureka, barrier, "+
+				"lldp, config or version (see --help)", errUsage)
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, program.FlagError(err)) })
+	program.AddVersionFlag(root)
 	f := root.PersistentFlags()
 	f.StringVar(&o.config, "config", "", "configuration file (YAML); without it, environment and defaults alone")
 	f.StringVar(&o.procfs, "procfs", "", "mount point of proc; overrides the configuration")
@@ -123,7 +124,7 @@ func (o *options) rootCommand() *cobra.Command {
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
 	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "scheduling class of the halves: auto (SCHED_FIFO priority 1 "+
 		"where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
-	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(),
+	root.AddCommand(o.runCommand(), o.joinCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(),
 		o.leaveCommand(),
 		o.maskCommand(), o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.lldpCommand(), o.configCommand(),
 		versionCommand())
@@ -168,7 +169,8 @@ func (o *options) runCommand() *cobra.Command {
 	c.Flags().StringVar(&o.half, "half", "", "look after this half alone: host or dnp (default both)")
 	c.Flags().BoolVar(&o.wait, "wait", false, "where another daemon looks after this node, wait until it ends and take over at once "+
 		"(default: fail)")
-	c.Flags().StringSliceVar(&o.join.supervisors, "join", nil, "enrol at these addresses of supervisors, HOST:PORT,...; any one suffices")
+	c.Flags().StringSliceVar(&o.join.supervisors, "join", nil,
+		"enrol at these addresses of supervisors, HOST[:PORT],...; any one suffices (default port 7944)")
 	c.Flags().StringVar(&o.join.tokenFile, "token-file", "", "file with the token, as 'lofamoctl token create' prints it")
 	c.Flags().StringVar(&o.join.node, "node", "",
 		"with --join: name of a node that has not enrolled yet (default: the configuration's, or the machine's name)")
@@ -402,7 +404,10 @@ func (o *options) enrolled(ctx context.Context) (config.Agent, *daemon.Later, er
 	}
 	j := o.join
 	if len(j.supervisors) > 0 {
-		cfg.Join.Supervisors = j.supervisors
+		cfg.Join.Supervisors = nil
+		for _, address := range j.supervisors {
+			cfg.Join.Supervisors = append(cfg.Join.Supervisors, config.WithEnrolmentPort(address))
+		}
 	}
 	cfg.Join.TokenFile = cmp.Or(j.tokenFile, cfg.Join.TokenFile)
 	cfg.Join.Address = cmp.Or(j.address, cfg.Join.Address)

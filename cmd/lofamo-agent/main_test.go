@@ -29,6 +29,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 )
 
@@ -365,6 +366,12 @@ func TestConfigCheckAndVersion(t *testing.T) {
 	out, err = agentCommand(t, "config", "check", "--start", "--config", write(t, shared, "")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "supervisors[1].report") || !strings.Contains(string(out), ": good: node n0-0-0") {
 		t.Errorf("config check --start of addresses that a start accepts: %v\n%s", err, out)
+	}
+	for _, arg := range []string{"version", "--version"} {
+		out, err = agentCommand(t, arg).CombinedOutput()
+		if want := "lofamo-agent " + program.Build().Version; err != nil || !strings.HasPrefix(string(out), want) {
+			t.Errorf("%s: %v\n%s, want %s", arg, err, out, want)
+		}
 	}
 	join := filepath.Join(t.TempDir(), "agent.yaml")
 	text := "stateDir: " + t.TempDir() + "\nnode: n7\njoin: {supervisors: [10.0.0.1:7944], tokenFile: /t}\n"

@@ -148,6 +148,12 @@ func (p JoinPorts) Filled() JoinPorts {
 	return JoinPorts{Service: cmp.Or(p.Service, PortService), Gossip: cmp.Or(p.Gossip, PortGossip), Links: cmp.Or(p.Links, PortLinks)}
 }
 
+// JoinedAgent in JoinedDir of the state directory is the complete configuration of a node that has enrolled.
+const (
+	JoinedDir   = "joined"
+	JoinedAgent = "agent.yaml"
+)
+
 // DefaultPorts of nodes.
 const (
 	PortService = 7100
@@ -156,6 +162,16 @@ const (
 	// PortEnrolment is the supervisors' default port for enrolment.
 	PortEnrolment = 7944
 )
+
+// WithEnrolmentPort returns an address of a supervisor with the default port for enrolment, unless it has a port: "host", "ip", "[ip]",
+// "host:port" and "[ip]:port" are addresses.
+func WithEnrolmentPort(address string) string {
+	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
+	if ip, err := netip.ParseAddr(host); err == nil && (ip.Is4() || ip.Is6()) || !strings.ContainsAny(address, ":[]") && address != "" {
+		return net.JoinHostPort(host, strconv.Itoa(PortEnrolment))
+	}
+	return address
+}
 
 // Given reports whether the node joins by enrolment.
 func (c JoinConfig) Given() bool { return len(c.Supervisors) > 0 }

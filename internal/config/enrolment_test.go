@@ -110,3 +110,15 @@ func TestEnrolmentConfigNamesWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestEnrolmentPortHasDefault(t *testing.T) {
+	for address, want := range map[string]string{
+		"head": "head:7944", "10.0.0.1": "10.0.0.1:7944", "fd00::1": "[fd00::1]:7944", "[fd00::1]": "[fd00::1]:7944",
+		"fe80::1%eth0": "[fe80::1%eth0]:7944", "head:1": "head:1", "10.0.0.1:1": "10.0.0.1:1", "[fd00::1]:1": "[fd00::1]:1", "": "",
+		"head:": "head:", "fd00::1:x": "fd00::1:x", "[head": "[head",
+	} {
+		if got := WithEnrolmentPort(address); got != want {
+			t.Errorf("WithEnrolmentPort(%q) = %q, want %q", address, got, want)
+		}
+	}
+}

@@ -174,7 +174,6 @@ func TestUsageErrors(t *testing.T) {
 		{"get", "get what? want nodes"},
 		{"get answers", "get answers: want nodes, node NODE, incidents, links, masks, groups, events, reports, supervisors, topology, " +
 			"diagnosis, procedure, policies, responses, response ID or breaker"},
-		{"get nodes extra", `argument "extra": want none`},
 		{"get nodes -o xml", "want one of table, wide, json, yaml"},
 		{"get nodes --state WELL", "want NORMAL, SICK, FAILED or UNKNOWN"},
 		{"get node", "NODE (an id such as n1-0-1, or coordinates such as 1,0,1) is missing"},

@@ -134,18 +134,28 @@ Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found some
 		},
 	}
 	a.AddFlags(root)
+	program.AddVersionFlag(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return command.Usage(program.FlagError(err)) })
 	lists := get.Command(a, policy.GetPoliciesCommand(a), policy.GetResponsesCommand(a), policy.GetResponseCommand(a),
 		policy.GetBreakerCommand(a))
-	root.AddCommand(lists, get.StatusCommand(a), get.SummaryCommand(a), get.HistoryCommand(a), get.ExplainCommand(a),
-		get.MapCommand(a), get.WatchCommand(a),
-		get.DiagnoseCommand(a), get.ApplyCommand(a), get.LabelCommand(a), get.MaskCommand(a), get.UnmaskCommand(a), get.AcknowledgeCommand(a))
-	root.AddCommand(cluster.UpCommand(a), cluster.DownCommand(a), cluster.ScaleCommand(a), cluster.WebCommand(a), cluster.InjectCommand(a),
-		cluster.Command(a),
-		cluster.NodeCommand(a), cluster.MaintenanceCommand(a), cluster.RegsCommand(a), cluster.BundleCommand(a), cluster.CertCommand(a),
-		cluster.TokenCommand(a))
-	root.AddCommand(policy.Command(a), policy.ResponseCommand(a), policy.AuditCommand(a), top.Command(a), cluster.SupervisorCommand(a),
-		cluster.ConfigCommand(a), versionCommand(a))
+	group := func(title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
+		for _, c := range commands {
+			c.GroupID = title
+		}
+		root.AddCommand(commands...)
+	}
+	group("Look", get.StatusCommand(a), lists, get.MapCommand(a), top.Command(a), cluster.WebCommand(a), get.ExplainCommand(a),
+		get.HistoryCommand(a), get.SummaryCommand(a), get.WatchCommand(a), get.WaitCommand(a), policy.AuditCommand(a))
+	group("Examine a fault", cluster.DoctorCommand(a), cluster.BundleCommand(a), cluster.RegsCommand(a), get.DiagnoseCommand(a))
+	group("Act", get.AcknowledgeCommand(a), cluster.MaintenanceCommand(a), get.MaskCommand(a), get.UnmaskCommand(a),
+		policy.ResponseCommand(a))
+	group("Change the cluster", cluster.Command(a), cluster.NodeCommand(a), cluster.SupervisorCommand(a), get.ApplyCommand(a),
+		get.LabelCommand(a), policy.Command(a), cluster.CertCommand(a), cluster.TokenCommand(a))
+	group("Try it on this machine", cluster.UpCommand(a), cluster.DownCommand(a), cluster.ScaleCommand(a), cluster.InjectCommand(a))
+	group("This program", cluster.ConfigCommand(a), versionCommand(a))
+	root.SetHelpCommandGroupID("This program")
+	root.SetCompletionCommandGroupID("This program")
 	return root
 }
 

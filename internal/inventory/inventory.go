@@ -168,6 +168,9 @@ func (p Ports) or(q Ports) Ports {
 var defaultPorts = Ports{Service: config.PortService, NodeGossip: config.PortGossip, Links: config.PortLinks, Report: 7945,
 	GRPC: 7946, HTTP: 7947, Web: 7949, Gossip: 7948, Enrolment: config.PortEnrolment, EtcdPeer: 2380, EtcdClient: 2379}
 
+// DefaultPorts returns the ports of an inventory that names none.
+func DefaultPorts() Ports { return defaultPorts }
+
 // Validate names every bad field. Checks by the programs' own configurations follow when these are generated.
 func (inv Inventory) Validate() error {
 	var errs []error

@@ -48,7 +48,14 @@ func Root(name, short, wants string) *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(FlagError(err)) })
+	AddVersionFlag(root)
 	return root
+}
+
+// AddVersionFlag adds --version to a program's root command. It prints the line of the command version.
+func AddVersionFlag(root *cobra.Command) {
+	root.Version = Build().String()
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 }
 
 // FlagError rewords an error of a flag's value: it states the allowed values instead of naming the failed parser.
@@ -71,7 +78,6 @@ var flagWords = []struct {
 	{regexp.MustCompile(`strconv\.(ParseInt|Atoi): parsing .*$`), "want a whole number"},
 	{regexp.MustCompile(`strconv\.ParseFloat: parsing .*$`), "want a number"},
 	{regexp.MustCompile(`strconv\.ParseBool: parsing .*$`), "want true or false"},
-	{regexp.MustCompile(`time: .*duration .*$`), "want a time with a unit, such as 10s"},
 }
 
 // StartFlag is the flag of `config check` that makes it decide like a start on this machine, and StartHelp is its help.

@@ -43,7 +43,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- with include "lofamo.missing" .root }}{{ fail . }}{{ end -}}
 {{- $repository := index .root.Values.images.repositories .name -}}
 {{- if and (not $repository) (not .root.Values.images.registry) }}{{ fail (printf "images.repositories.%s: given nothing without images.registry: want one of them" .name) }}{{ end -}}
-{{ $repository | default (printf "%s/%s" .root.Values.images.registry .name) }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
+{{ $repository | default (printf "%s/%s" .root.Values.images.registry .name) }}{{ with index .root.Values.images.digests .name }}@{{ . }}{{ else }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{- define "lofamo.pullSecrets" -}}

@@ -38,8 +38,8 @@ import (
 // Files of a node that has enrolled, in joinDir of the state directory. The answer is written last: without it, the node has
 // not enrolled.
 const (
-	joinDir    = "joined"
-	joinAgent  = "agent.yaml"
+	joinDir    = config.JoinedDir
+	joinAgent  = config.JoinedAgent
 	joinAnswer = "answer.json"
 	joinLock   = "lock"
 	pendingKey = ".pending" // follows the name of a key's file until the answer to the request is stored

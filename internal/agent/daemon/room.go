@@ -5,20 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/durable"
+	check "github.com/lofamo/lofamo/internal/preflight"
 )
-
-// newRoom is the space that the files of a new state directory take, without the spools, and some more.
-const newRoom = 1 << 20
 
 // preflight makes the checks of a start that need no answer of a supervisor. A node that enrols makes them first, because a refusal after
 // the enrolment would have spent a use of the token, and the node's name.
@@ -35,28 +29,12 @@ func used(stateDir string) bool {
 	return err == nil
 }
 
-// checkPorts refuses addresses of a new node on which another program listens.
+// checkPorts refuses addresses of a new node on which another program listens. Earlier halves of a node may still run.
 func checkPorts(cfg config.Agent) error {
-	if used(cfg.StateDir) { // earlier halves may still run
+	if used(cfg.StateDir) {
 		return nil
 	}
-	var listen []string
-	for _, i := range cfg.Service.Interfaces() {
-		listen = append(listen, i.Listen)
-	}
-	for _, l := range cfg.Links {
-		listen = append(listen, l.Local)
-	}
-	for _, address := range listen {
-		c, err := net.ListenPacket("udp", address)
-		if err == nil {
-			err = c.Close()
-		}
-		if errors.Is(err, unix.EADDRINUSE) {
-			return fmt.Errorf("UDP address %s: another program of this machine listens there: stop it, or set join.ports", address)
-		}
-	}
-	return nil
+	return check.Ports(cfg)
 }
 
 // checkRoom refuses a new state directory on a disk without room for its files. A state directory that has its files
@@ -65,15 +43,7 @@ func checkRoom(cfg config.Agent) error {
 	if used(cfg.StateDir) {
 		return nil
 	}
-	room, err := durable.RoomOf(cfg.StateDir)
-	if err != nil {
-		return err
-	}
-	if need := newRoom + 2*uint64(cfg.Service.SpoolBytes); room.Free < need {
-		return fmt.Errorf("state directory %s: %s: want at least %d MiB for a first start: free some space there, or move stateDir",
-			cfg.StateDir, room, need>>20)
-	}
-	return nil
+	return check.Room(cfg)
 }
 
 // errGone says that the state directory was deleted or replaced: the daemon's locks and sockets lead nowhere, and the

@@ -55,7 +55,7 @@ issuer".`,
 				_, _, ca = operatorKeys(s)
 				return s.ListCertificates(ctx)
 			}, func(resp *lofamov1.ListCertificatesResponse) error {
-				if err := command.Table(a.Env.Stdout, certificateRows(a, slices.Concat(resp.GetIssuers(), resp.GetCertificates()))); err != nil {
+				if err := a.Table(certificateRows(a, slices.Concat(resp.GetIssuers(), resp.GetCertificates()))); err != nil {
 					return err
 				}
 				if lost := lostRevocations(resp); lost != "" {
@@ -67,7 +67,7 @@ issuer".`,
 				}
 				warnOfFormer(a, ca, resp.GetSigned().GetCertificate())
 				a.Printf("\nrevocations, version %d:\n", resp.GetList().GetVersion())
-				return command.Table(a.Env.Stdout, denialRows(a, resp.GetList().GetDenials()))
+				return a.Table(denialRows(a, resp.GetList().GetDenials()))
 			})
 	}
 	return cmd

@@ -93,7 +93,7 @@ func getContextsCommand(a *command.App) *cobra.Command {
 			}
 			rows = append(rows, []string{mark, x.Name, x.Server, x.Cert})
 		}
-		return command.Table(a.Env.Stdout, rows)
+		return a.Table(rows)
 	}
 	return cmd
 }

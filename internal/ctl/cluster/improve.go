@@ -11,6 +11,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -35,7 +36,7 @@ follows from the present topology alone.`,
 	f := cmd.Flags()
 	f.BoolVar(&im.dryRun, "dry-run", false, "only print the steps")
 	f.IntVar(&im.steps, "steps", maxImproving, "largest number of steps")
-	f.DurationVar(&im.wait, "wait", moveWait, "time limit of each step, until its links are NORMAL")
+	program.DurationVar(f, &im.wait, "wait", moveWait, "time limit of each step, until its links are NORMAL")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if im.steps < 1 || im.steps > maxImproving {
 			return command.Usagef("--steps %d: want 1 to %d", im.steps, maxImproving)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -50,7 +51,7 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 		},
 	}
 	cmd.Flags().BoolVar(&oneWay, "one-way", false, "with cut-link: lose only what NODE sends")
-	cmd.Flags().DurationVar(&duration, "for", 0, "undo the fault after this time, such as 5s (default: it stays until heal)")
+	program.DurationVar(cmd.Flags(), &duration, "for", 0, "undo the fault after this time, such as 5s (default: it stays until heal)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("for") && duration <= 0 {
 			return command.Usagef("--for %v: want a positive time such as 5s", duration)

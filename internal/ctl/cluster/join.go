@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -43,7 +44,7 @@ topology does not have yet needs --service. It is a spare until a supervisor hea
 	f.StringSliceVar(&labels, "label", nil, `its labels "key=value"; a spare of the topology keeps its own without them`)
 	f.BoolVar(&dryRun, "dry-run", false, "only show the place that it would get")
 	f.BoolVar(&unheard, "unheard", false, "also a node that no supervisor has heard; its neighbours give up their links to one another for it")
-	f.DurationVar(&wait, "wait", time.Minute, "time limit until it is NORMAL; 0: do not wait")
+	program.DurationVar(f, &wait, "wait", time.Minute, "time limit until it is NORMAL; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		node := &lofamov1.TopologyNode{Id: args[0], Coord: place, Service: service}
 		if wait < 0 {

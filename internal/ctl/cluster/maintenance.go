@@ -11,6 +11,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 // MaintenanceCommand returns `lofamoctl maintenance`.
@@ -49,7 +50,7 @@ func maintenanceStartCommand(a *command.App) *cobra.Command {
 		ValidArgsFunction: a.CompleteNodes,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people: 1 to 256 bytes")
-	cmd.Flags().DurationVar(&lasting, "for", 0, "duration, 1m to 720h (default until somebody ends it)")
+	program.DurationVar(cmd.Flags(), &lasting, "for", 0, "duration, 1m to 720h (default until somebody ends it)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if strings.TrimSpace(reason) == "" {
 			return command.Usagef("--reason is missing: want a few words that say why")
@@ -127,7 +128,7 @@ func maintenanceListCommand(a *command.App) *cobra.Command {
 					rows = append(rows, []string{n.GetId(), coord, n.GetState().String(), command.Minute(a, m.GetSince().AsTime()), until, m.GetBy(),
 						m.GetReason()})
 				}
-				return command.Table(a.Env.Stdout, rows)
+				return a.Table(rows)
 			})
 	}
 	return cmd

@@ -15,6 +15,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -38,7 +39,7 @@ The node must be NORMAL, and not under maintenance.`,
 	f := cmd.Flags()
 	f.StringVar(&to, "to", "", `coordinates "x,y,z" of an empty place`)
 	f.BoolVar(&dryRun, "dry-run", false, "only check whether the node can move")
-	f.DurationVar(&wait, "wait", moveWait, "time limit until the changed links are NORMAL; 0: do not wait")
+	program.DurationVar(f, &wait, "wait", moveWait, "time limit until the changed links are NORMAL; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if _, err := grid.ParseCoord(to); err != nil {
 			return command.Usagef("--to %q: want coordinates such as 1,0,2", to)

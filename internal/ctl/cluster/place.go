@@ -14,6 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/inventory"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 func clusterPlaceCommand(a *command.App) *cobra.Command {
@@ -79,10 +80,10 @@ replica loads them by itself. The command writes a lost bundle again.
 	f.StringVar(&replica, "supervisor", "", "the supervisor of this id, or of this number from 0 on")
 	f.StringVar(&p.Keys, "keys", "", "directory with the member's pki/ and gossip.key (required)")
 	f.StringVar(&p.Settings, "settings", "", "configuration file whose keys take precedence over those from the inventory")
-	f.DurationVar(&wait, "wait", 0, "wait at most this long for missing keys, 1s to 1h; default: do not wait")
+	program.DurationVar(f, &wait, "wait", 0, "wait at most this long for missing keys, 1s to 1h; default: do not wait")
 	f.BoolVar(&p.SecondPair, "second-pair", false, "with --wait: a missing second pair is a missing key; when the time is over, do without")
-	f.DurationVar(&follow, "follow", 0, "keep running; at this interval, copy the supervisor's certificate and key if they were renewed, and "+
-		"nothing else")
+	program.DurationVar(f, &follow, "follow", 0,
+		"keep running; at this interval, copy the supervisor's certificate and key if they were renewed, and nothing else")
 	f.StringVar(&p.Etc, "etc", "", "where the bundle is written and is to be found by what runs: an absolute path (required)")
 	return cmd
 }

@@ -167,7 +167,7 @@ func printRegisterList(a *command.App, list []watchdog.Word, f command.Format) e
 		for _, fd := range r.Fields {
 			rows = append(rows, []string{"  " + bitRange(fd.Bits), fd.Name, strconv.FormatUint(uint64(fd.Value), 10), fd.Text})
 		}
-		if err := command.Table(a.Env.Stdout, rows); err != nil {
+		if err := a.Table(rows); err != nil {
 			return err
 		}
 		if r.Error != "" {

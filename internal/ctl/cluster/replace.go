@@ -14,6 +14,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -229,8 +230,9 @@ An interrupted command continues when you repeat it.`,
 		Args:              command.Exactly("BROKEN (a node)", "SPARE (a node without a place)"),
 		ValidArgsFunction: a.CompleteNodes,
 	}
-	cmd.Flags().DurationVar(&drain, "drain", 15*time.Second, "time limit until the living ends apply the masks")
-	cmd.Flags().DurationVar(&wait, "wait", 30*time.Minute, "time limit for the spare's first report, and for conflicts with other changes")
+	program.DurationVar(cmd.Flags(), &drain, "drain", 15*time.Second, "time limit until the living ends apply the masks")
+	program.DurationVar(cmd.Flags(), &wait, "wait", 30*time.Minute,
+		"time limit for the spare's first report, and for conflicts with other changes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if drain < 0 {
 			return command.Usagef("--drain %v: want 0 or a positive time such as 15s", drain)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -24,7 +25,7 @@ leave and end. All other nodes keep running in their places. The command waits u
 		Args:    command.Exactly(),
 	}
 	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes in the torus (required)")
-	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "time limit until all nodes are NORMAL; 0: do not wait")
+	program.DurationVar(cmd.Flags(), &wait, "wait", time.Minute, "time limit until all nodes are NORMAL; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !cmd.Flags().Changed("nodes") {
 			return command.Usagef("--nodes: none given: want 2 to %d", cluster.MaxNodes)

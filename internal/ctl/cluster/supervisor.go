@@ -18,6 +18,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 // SupervisorCommand returns `lofamoctl supervisor`.
@@ -76,7 +77,7 @@ func supervisorListCommand(a *command.App) *cobra.Command {
 			if o.Format.Structured() {
 				return a.PrintMessage(o.Format, resp)
 			}
-			return command.Table(a.Env.Stdout, memberRows(resp.GetMembers(), o.Format == command.FormatWide))
+			return a.Table(memberRows(resp.GetMembers(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
@@ -126,7 +127,7 @@ func mebibytes(n uint64) string {
 
 // addWait adds the flag that bounds the wait for a new member.
 func addWait(cmd *cobra.Command, wait *time.Duration) {
-	cmd.Flags().DurationVar(wait, "wait", 5*time.Minute, "how long the new member may take to catch up: 1s to 1h")
+	program.DurationVar(cmd.Flags(), wait, "wait", 5*time.Minute, "how long the new member may take to catch up: 1s to 1h")
 }
 
 func checkWait(wait time.Duration) error {

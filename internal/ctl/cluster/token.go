@@ -13,6 +13,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 // TokenCommand returns `lofamoctl token`.
@@ -53,7 +54,7 @@ lofamoctl label NODE lofamo.io/managed=true.`,
 		Args: command.Exactly(),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&ttl, "ttl", 10*time.Minute, "lifetime, 1m to 168h")
+	program.DurationVar(f, &ttl, "ttl", 10*time.Minute, "lifetime, 1m to 168h")
 	f.Uint32Var(&uses, "uses", 1, "number of times that it lets a node in, 1 to 500")
 	f.StringVar(&node, "node", "", "the only node that may use it, also if the cluster has it already (default: new ones)")
 	f.StringSliceVar(&names, "names", nil, "patterns of the names that new nodes may have, with *, ? and [a-z] as in a shell; at most 16 "+
@@ -97,7 +98,7 @@ func tokenListCommand(a *command.App) *cobra.Command {
 					rows = append(rows, []string{t.GetId(), "in " + t.GetExpires().AsTime().Sub(a.Env.Now()).Round(time.Second).String(),
 						strconv.Itoa(len(t.GetNodes())) + "/" + strconv.Itoa(int(t.GetUses())), names, t.GetBy()})
 				}
-				return command.Table(a.Env.Stdout, rows)
+				return a.Table(rows)
 			})
 		})
 	}

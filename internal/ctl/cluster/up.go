@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -81,7 +82,7 @@ NORMAL. Faults injected into processes, links and networks ended with these.`,
 		" (default: default, or relaxed if default would use more than a quarter of all cores)")
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
-	fl.DurationVar(&f.timeout, "timeout", 0, "time limit until all nodes are NORMAL or, when a cluster starts again, heard "+
+	program.DurationVar(fl, &f.timeout, "timeout", 0, "time limit until all nodes are NORMAL or, when a cluster starts again, heard "+
 		"(default 60s plus 1s a node)")
 	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and lofamo-supervisor (default $"+cluster.EnvBinDir+
 		", else that of lofamoctl)")
@@ -377,7 +378,7 @@ func printHints(a *command.App, c *cluster.Cluster, f *upFlags) {
 	for _, line := range hints {
 		rows = append(rows, []string{"  lofamoctl " + line[0] + flag, line[1]})
 	}
-	_ = command.Table(a.Env.Stdout, rows) // errors are ignored, as with Printf
+	_ = a.Table(rows) // errors are ignored, as with Printf
 	if !f.detach {
 		a.Printf("\nCtrl-C stops the cluster.\n")
 	}

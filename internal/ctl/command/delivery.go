@@ -123,7 +123,7 @@ func printDelivery(a *App, n *lofamov1.Node) error {
 	for _, t := range Troubles(d) {
 		rows = append(rows, []string{"  Trouble", t})
 	}
-	if err := Table(a.Env.Stdout, rows); err != nil {
+	if err := a.Table(rows); err != nil {
 		return err
 	}
 	if len(d.GetRails()) == 0 {
@@ -142,5 +142,5 @@ func printDelivery(a *App, n *lofamov1.Node) error {
 		rows = append(rows, []string{"  " + Printable(r.GetName()), state, rtt, Count(r.GetInFlight()),
 			Count(r.GetSent()), Count(r.GetAnswered())})
 	}
-	return Table(a.Env.Stdout, rows)
+	return a.Table(rows)
 }

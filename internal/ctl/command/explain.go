@@ -58,5 +58,5 @@ func PrintExplanation(a *App, e *lofamov1.ExplainResponse) error {
 	} else {
 		a.Printf("\nMember of:\n")
 	}
-	return Table(a.Env.Stdout, GroupRows(a, e.GetGroups(), true))
+	return a.Table(GroupRows(a, e.GetGroups(), true))
 }

@@ -133,7 +133,7 @@ func (w *follower[M]) show(answer M) error {
 		if !first {
 			answer = only(answer, changed)
 		}
-		if err := w.print(answer, first); err != nil {
+		if err := w.print(answer); err != nil {
 			return err
 		}
 	}
@@ -147,7 +147,7 @@ func (w *follower[M]) show(answer M) error {
 }
 
 // print prints an answer: JSON as one line, tables with the heading only once.
-func (w *follower[M]) print(answer M, first bool) error {
+func (w *follower[M]) print(answer M) error {
 	w.between.Next(w.a)
 	if w.output.Format == FormatJSON {
 		b, err := w.output.json(answer)
@@ -168,7 +168,7 @@ func (w *follower[M]) print(answer M, first bool) error {
 	if err != nil {
 		return err
 	}
-	if first {
+	if w.heading == "" {
 		line, _, _ := strings.Cut(out.String(), "\n")
 		w.heading = strings.Join(strings.Fields(line), " ")
 		w.a.Printf("%s", out.String())

@@ -156,7 +156,7 @@ func printHealth(a *App, n *lofamov1.Node) error {
 			more = append(more, fmt.Sprintf("of the %s half not everything is known: there was no room for it in the digest", h.name))
 		}
 	}
-	if err := Table(a.Env.Stdout, rows); err != nil {
+	if err := a.Table(rows); err != nil {
 		return err
 	}
 	for _, m := range more {
@@ -193,5 +193,5 @@ func printTests(a *App, all []halfHealth) error {
 		return nil
 	}
 	a.Printf("\nSelf-tests\n")
-	return Table(a.Env.Stdout, rows)
+	return a.Table(rows)
 }

@@ -262,7 +262,7 @@ func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
 	}
 	head = append(head, []string{"Heard", heard},
 		[]string{"Boot epochs", epochs(n)})
-	if err := Table(a.Env.Stdout, head); err != nil {
+	if err := a.Table(head); err != nil {
 		return err
 	}
 	rows := [][]string{{"COMPONENT", "STATE", "SINCE", "EVIDENCE"}}
@@ -291,7 +291,7 @@ func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
 	}
 	if len(rows) > 1 {
 		a.Printf("\n")
-		if err := Table(a.Env.Stdout, rows); err != nil {
+		if err := a.Table(rows); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -233,6 +234,58 @@ func (a *App) PrintJSON(f Format, b []byte) error {
 	}
 	_, err := a.Env.Stdout.Write(out.Bytes())
 	return err
+}
+
+// Table prints rows in columns on the standard output. In a terminal, the widest column is cut so that lines fit.
+func (a *App) Table(rows [][]string) error {
+	if a.Env.Terminal && a.Env.Width > 0 {
+		rows = fit(rows, a.Env.Width)
+	}
+	return Table(a.Env.Stdout, rows)
+}
+
+// List prints a list like App.Table. Without any row below the heading it says on standard error that nothing matches, as kubectl does.
+func (a *App) List(what string, rows [][]string) error {
+	if len(rows) <= 1 {
+		a.Warnf("no %s match\n", what)
+		return nil
+	}
+	return a.Table(rows)
+}
+
+// Columns of tables.
+const (
+	columnGap   = 2  // spaces between two columns
+	leastColumn = 16 // characters that the cut column keeps
+)
+
+// fit cuts the cells of the widest column until lines have the given width, as far as leastColumn and the column's heading allow.
+func fit(rows [][]string, width int) [][]string {
+	var widths []int
+	for _, r := range rows {
+		for i, cell := range r {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	line := -columnGap
+	for _, w := range widths {
+		line += w + columnGap
+	}
+	if line <= width {
+		return rows
+	}
+	widest := slices.Index(widths, slices.Max(widths))
+	keep := max(widths[widest]-(line-width), leastColumn, utf8.RuneCountInString(rows[0][widest]))
+	out := make([][]string, len(rows))
+	for i, r := range rows {
+		if out[i] = slices.Clone(r); widest < len(r) && utf8.RuneCountInString(r[widest]) > keep {
+			out[i][widest] = string([]rune(r[widest])[:keep-1]) + "…"
+		}
+	}
+	return out
 }
 
 // Table prints rows in columns; the first is the heading. Each cell is made Printable.

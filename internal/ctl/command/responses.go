@@ -145,7 +145,7 @@ func PrintResponse(a *App, r *lofamov1.Response) error {
 		r.GetApprovalsWanted(), a.Clock(r.GetAsked())))
 	add(r.GetGone() != nil, "Fault gone", a.Clock(r.GetGone()))
 	add(r.GetClosed() != nil, "Closed", a.Clock(r.GetClosed()))
-	if err := Table(a.Env.Stdout, head); err != nil {
+	if err := a.Table(head); err != nil {
 		return err
 	}
 	rows := [][]string{{"", "STEP", "EXECUTOR", "STATE", "ATTEMPT", "STARTED", "ENDED", "CHANGED", "DETAIL"}}
@@ -169,7 +169,7 @@ func PrintResponse(a *App, r *lofamov1.Response) error {
 		})
 	}
 	a.Printf("\n")
-	return Table(a.Env.Stdout, rows)
+	return a.Table(rows)
 }
 
 // PrintBreaker prints the state of the circuit breaker.

@@ -11,6 +11,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -94,7 +95,7 @@ func DiagnoseCommand(a *command.App) *cobra.Command {
 func (f *diagnoseFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().Uint32Var(&f.rounds, "rounds", 1, "how often everything is tested, 1 to 10: one takes a second")
 	cmd.Flags().BoolVar(&f.drain, "drain", false, "with all: drain the whole torus first, by the fault management procedure")
-	cmd.Flags().DurationVar(&f.timeout, "drain-timeout", time.Second, "with --drain: time limit until the torus is empty, 10ms to 1m")
+	program.DurationVar(cmd.Flags(), &f.timeout, "drain-timeout", time.Second, "with --drain: time limit until the torus is empty, 10ms to 1m")
 	cmd.Flags().StringVar(&f.starter, "starter", "", "with --drain: the NODE that begins it (default a healthy one)")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "with --drain: the reason, at most 120 bytes, for the report and the history")
 }
@@ -213,7 +214,7 @@ func printDiagnosis(a *command.App, f command.Format, r *lofamov1.DiagnosisRepor
 		}
 	}
 	if len(rows) > 1 {
-		if err := command.Table(a.Env.Stdout, rows); err != nil {
+		if err := a.Table(rows); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 // eventFlags are the flags of `lofamoctl get events`.
@@ -217,10 +218,13 @@ func (f *eventFlags) print(a *command.App, resp *lofamov1.ListEventsResponse, fi
 		return a.PrintMessage(form, out)
 	}
 	rows := command.EventRows(a, out.GetEvents(), f.output.Format == command.FormatWide)
-	if !first {
+	switch {
+	case !first:
 		rows = rows[1:]
+	case f.Labels+f.Fields != "" && !f.output.Watch:
+		return a.List("events", rows)
 	}
-	return command.Table(a.Env.Stdout, rows)
+	return a.Table(rows)
 }
 
 // follow prints the events after a revision, until ctx ends.
@@ -259,7 +263,7 @@ fault stood: NORMAL is the time without it.`,
 		ValidArgsFunction: a.CompleteFirstNode,
 	}
 	o := command.AllFormats(cmd)
-	cmd.Flags().DurationVar(&since, "since", 0, "only this last period, such as 24h (default: the whole kept history)")
+	program.DurationVar(cmd.Flags(), &since, "since", 0, "only this last period, such as 2d (default: the whole kept history)")
 	cmd.Flags().UintVar(&limit, "limit", 0, "the newest changes, at most this many: 1 to 10000 (default 100)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if since < 0 {
@@ -304,7 +308,7 @@ func printHistory(a *command.App, h *lofamov1.GetHistoryResponse, wide bool) err
 		rows = append(rows, []string{command.StateName(t.GetState()), command.ProtoDuration(t.GetTime()), share,
 			strconv.FormatUint(uint64(t.GetTimes()), 10)})
 	}
-	if err := command.Table(a.Env.Stdout, rows); err != nil {
+	if err := a.Table(rows); err != nil {
 		return err
 	}
 	if len(h.GetEvents()) == 0 {
@@ -312,5 +316,5 @@ func printHistory(a *command.App, h *lofamov1.GetHistoryResponse, wide bool) err
 		return nil
 	}
 	a.Printf("\n")
-	return command.Table(a.Env.Stdout, command.EventRows(a, h.GetEvents(), wide))
+	return a.Table(command.EventRows(a, h.GetEvents(), wide))
 }

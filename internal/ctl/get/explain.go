@@ -33,7 +33,7 @@ power feed, or a part to which no living path leads. With NODE it prints those t
 		return command.Query(a, cmd, "get groups", o, func(ctx context.Context, s command.Session) (*lofamov1.ListGroupsResponse, error) {
 			return s.ListGroups(ctx, req)
 		}, func(resp *lofamov1.ListGroupsResponse) error {
-			return command.Table(a.Env.Stdout, command.GroupRows(a, resp.GetGroups(), o.Format == command.FormatWide))
+			return a.Table(command.GroupRows(a, resp.GetGroups(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd

@@ -86,17 +86,19 @@ func getNodesCommand(a *command.App) *cobra.Command {
 	var states []string
 	var odd, parts bool
 	cmd := &cobra.Command{
-		Use:     "nodes",
+		Use:     "nodes [NODE...]",
 		Aliases: []string{"no"},
-		Short:   "Every node with its state and cause",
-		Long: `Prints one line for each node, with the group faults of the nodes above them.
+		Short:   "Every node, or the named ones, with state and cause",
+		Long: `Prints one line for each node, or for each named one, with the group faults of the nodes above them.
 
 NOTES add to the state: maintenance, an announced restart of a half, warnings, flapping components, a verdict of a
 single witness, a node that is inferred dead because no living node could see it, an unreachable node, spares.
 ` + command.NodeSelectors,
-		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector " +
+		Example: "  lofamoctl get nodes\n  lofamoctl get nodes n1 n2\n" +
+			"  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector " +
 			"x=3,state!=NORMAL -o json",
-		Args: command.Exactly(),
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.CompleteNodes,
 	}
 	o := command.GetFormats(cmd)
 	addStateFlag(cmd, &states)
@@ -104,11 +106,13 @@ single witness, a node that is inferred dead because no living node could see it
 	cmd.Flags().BoolVar(&odd, "not-normal", false, "only nodes that are not NORMAL; no spares")
 	cmd.Flags().BoolVar(&parts, "with-parts", false, "with --not-normal: also NORMAL nodes with a warning or with a part that is SICK or "+
 		"FAILED")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		want, err := parseStates(states)
 		switch {
 		case err != nil:
 			return err
+		case len(names) > 0 && (odd || len(want) > 0 || l.Labels != "" || l.Fields != ""):
+			return command.Usagef("%s: given with --state, --not-normal or a selector: want names or these", names[0])
 		case parts && !odd:
 			return command.Usagef("--with-parts goes with --not-normal, which is missing")
 		case odd && !parts:
@@ -121,18 +125,21 @@ single witness, a node that is inferred dead because no living node could see it
 		return command.Query(a, cmd, "get nodes", o, func(ctx context.Context, s command.Session) (*lofamov1.ListNodesResponse, error) {
 			req.Continue = ""
 			resp, err := s.AllNodes(ctx, req, l.Chunk)
+			if err == nil && len(names) > 0 {
+				resp.Nodes, err = named(resp.GetNodes(), names)
+			}
 			if err == nil && !o.Format.Structured() && !o.Watch {
 				groups, err = groupsOf(ctx, s, resp.GetNodes())
 			}
 			return resp, err
 		}, func(resp *lofamov1.ListNodesResponse) error {
 			if len(groups) > 0 {
-				if err := command.Table(a.Env.Stdout, command.GroupRows(a, groups, false)); err != nil {
+				if err := a.Table(command.GroupRows(a, groups, false)); err != nil {
 					return err
 				}
 				a.Printf("\n")
 			}
-			return command.Table(a.Env.Stdout, command.NodeRows(a, resp.GetNodes(), o.Format == command.FormatWide))
+			return a.List("nodes", command.NodeRows(a, resp.GetNodes(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
@@ -192,7 +199,7 @@ ends of a cable separately, because a link may be broken in one direction only.
 			req.Continue = ""
 			return s.AllLinks(ctx, req, l.Chunk)
 		}, func(resp *lofamov1.ListLinksResponse) error {
-			return command.Table(a.Env.Stdout, command.LinkRows(a, resp.GetLinks(), o.Format == command.FormatWide))
+			return a.List("links", command.LinkRows(a, resp.GetLinks(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
@@ -211,7 +218,7 @@ func getSupervisorsCommand(a *command.App) *cobra.Command {
 			func(ctx context.Context, s command.Session) (*lofamov1.ListSupervisorsResponse, error) {
 				return s.ListSupervisors(ctx)
 			}, func(resp *lofamov1.ListSupervisorsResponse) error {
-				return command.Table(a.Env.Stdout, command.SupervisorRows(resp.GetSupervisors(), o.Format == command.FormatWide))
+				return a.Table(command.SupervisorRows(resp.GetSupervisors(), o.Format == command.FormatWide))
 			})
 	}
 	return cmd

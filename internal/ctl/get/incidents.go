@@ -161,7 +161,7 @@ func printIncidents(a *command.App, f command.Format, list []*lofamov1.Incident)
 		a.Printf("no incident\n")
 		return nil
 	}
-	return command.Table(a.Env.Stdout, incidentRows(a, list, f == command.FormatWide))
+	return a.Table(incidentRows(a, list, f == command.FormatWide))
 }
 
 // incidentsJSON returns {"incidents": [...]}.
@@ -294,7 +294,7 @@ func printIncident(a *command.App, in *lofamov1.Incident) error {
 			rows = append(rows, []string{e.GetKind(), e.GetObserver(), e.GetState().String(), command.ProtoDuration(e.GetAge()),
 				command.Dash(command.Printable(e.GetDetail()))})
 		}
-		if err := command.Table(a.Env.Stdout, rows); err != nil {
+		if err := a.Table(rows); err != nil {
 			return err
 		}
 	}
@@ -307,7 +307,7 @@ func printIncident(a *command.App, in *lofamov1.Incident) error {
 		rows = append(rows, []string{c.GetNode(), c.GetComponent(), command.StateName(c.GetState()), command.CauseName(c.GetCause()),
 			command.Dash(c.GetReason())})
 	}
-	return command.Table(a.Env.Stdout, rows)
+	return a.Table(rows)
 }
 
 // printIncidentResponses prints the responses to the faults of an incident.
@@ -331,7 +331,7 @@ func printIncidentResponses(a *command.App, in *lofamov1.Incident) error {
 		rows = append(rows, []string{r.GetId(), r.GetPolicy(), to, state, r.GetStep(), a.Since(r.GetSince()),
 			command.Dash(command.Printable(r.GetResult()))})
 	}
-	return command.Table(a.Env.Stdout, rows)
+	return a.Table(rows)
 }
 
 // watchIncidents shows the incidents to keep, and then each of them when it changes: JSON as one object a line, YAML as one

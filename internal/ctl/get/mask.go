@@ -201,7 +201,7 @@ have not confirmed the mask yet; it is ? if no supervisor that answers reaches a
 				a.Printf("no link is masked\n")
 				return nil
 			}
-			return command.Table(a.Env.Stdout, rows)
+			return a.Table(rows)
 		})
 	}
 	return cmd

@@ -123,7 +123,7 @@ func printProcedure(a *command.App, f command.Format, r *lofamov1.ProcedureRepor
 		rows = nodeSteps(r)
 	}
 	if len(rows) > 1 {
-		if err := command.Table(a.Env.Stdout, rows); err != nil {
+		if err := a.Table(rows); err != nil {
 			return err
 		}
 	}

@@ -61,11 +61,11 @@ report arrived.`,
 
 func printReports(a *command.App, resp *lofamov1.ListReportsResponse, wide bool) error {
 	a.Printf("SENDERS\n")
-	if err := command.Table(a.Env.Stdout, senderRows(resp.GetSenders(), wide)); err != nil {
+	if err := a.Table(senderRows(resp.GetSenders(), wide)); err != nil {
 		return err
 	}
 	a.Printf("\nREPORTS\n")
-	return command.Table(a.Env.Stdout, reportRows(resp.GetReports(), wide))
+	return a.Table(reportRows(resp.GetReports(), wide))
 }
 
 func senderRows(senders []*lofamov1.SenderStatus, wide bool) [][]string {

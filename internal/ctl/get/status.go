@@ -49,13 +49,20 @@ that these supervisors do not serve, and regions that do not answer.
 -w prints all again when something changes, until Ctrl-C; changes of measurements alone do not count. If no supervisor
 answers for 1.5 s, it says on standard error since when it is blind, and later that it sees again.
 
-The exit code is 0 if the supervisors answer, even with open incidents. Programs should read -o json.`,
-		Example: "  lofamoctl status\n  lofamoctl status -w\n  lofamoctl status -o jsonpath='{.incidents[*].id}'",
-		Args:    command.Exactly(),
+Exit codes: 0 if the supervisors answer, even with open incidents. With --check: 0 nothing is broken, 1 something is broken or
+unknown, or no supervisor answers. It is unknown if a part is missing. 2 a usage error.`,
+		Example: "  lofamoctl status\n  lofamoctl status --check > /dev/null || echo not well\n" +
+			"  lofamoctl status -w\n  lofamoctl status -o jsonpath='{.incidents[*].id}'",
+		Args: command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "print all again when something changes, until Ctrl-C")
+	var check bool
+	cmd.Flags().BoolVar(&check, "check", false, "exit code 1 unless the answer says that nothing is broken")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if check && o.Watch {
+			return command.Usagef("--check and --watch: want only one")
+		}
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
 			if o.Watch {
 				return watchStatus(a, ctx, s, o.Format)
@@ -64,7 +71,13 @@ The exit code is 0 if the supervisors answer, even with open incidents. Programs
 			if err != nil {
 				return err
 			}
-			return st.print(a, o.Format)
+			if err := st.print(a, o.Format); err != nil {
+				return err
+			}
+			if broken := st.broken(); check && len(broken)+len(st.missing) > 0 {
+				return fmt.Errorf("status: not well: %s", strings.Join(append(broken, st.missing...), "; "))
+			}
+			return nil
 		})
 	}
 	return cmd

@@ -28,7 +28,7 @@ func (st *clusterStatus) text(a *command.App) error {
 	}
 	if rest := st.incidents[full:]; len(rest) > 0 {
 		a.Printf("\n")
-		if err := command.Table(a.Env.Stdout, incidentRows(a, rest[:min(len(rest), statusRows)], false)); err != nil {
+		if err := a.Table(incidentRows(a, rest[:min(len(rest), statusRows)], false)); err != nil {
 			return err
 		}
 		if more := len(rest) - statusRows; more > 0 {
@@ -42,6 +42,22 @@ func (st *clusterStatus) text(a *command.App) error {
 
 // headline says in one sentence whether anything is broken.
 func (st *clusterStatus) headline() string {
+	parts := st.broken()
+	if len(parts) == 0 {
+		all := "nothing is broken"
+		if len(st.missing) > 0 {
+			all += " in the parts below"
+		}
+		parts = append(parts, all)
+	}
+	if stopped := int(st.summary.GetStopped()); stopped > 0 {
+		parts = append(parts, fault.Plural(stopped, "node")+" stopped as announced")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// broken names everything that is broken or unknown. Nodes that were stopped as announced are neither.
+func (st *clusterStatus) broken() []string {
 	var parts []string
 	var open, critical int
 	for _, in := range st.incidents {
@@ -78,18 +94,9 @@ func (st *clusterStatus) headline() string {
 	add(slices.ContainsFunc(c.GetRegions(), func(r *lofamov1.Region) bool { return r.GetState() != lofamov1.State_NORMAL }),
 		"regions cut off")
 	add(c.GetVerdictsHeld() != "", "verdicts are held back")
-	stopped := int(st.summary.GetStopped())
-	silent := int(st.summary.GetNodes().GetUnknown()) - stopped
+	silent := int(st.summary.GetNodes().GetUnknown()) - int(st.summary.GetStopped())
 	add(silent > 0, fault.Plural(silent, "node")+" UNKNOWN")
-	if len(parts) == 0 {
-		all := "nothing is broken"
-		if len(st.missing) > 0 {
-			all += " in the parts below"
-		}
-		parts = append(parts, all)
-	}
-	add(stopped > 0, fault.Plural(stopped, "node")+" stopped as announced")
-	return strings.Join(parts, "; ")
+	return parts
 }
 
 // printFull prints one incident: the questions of an operator, each with its answer.

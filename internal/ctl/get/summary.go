@@ -43,7 +43,7 @@ func printSummary(a *command.App, s *lofamov1.GetSummaryResponse) error {
 	for _, t := range s.GetBy() {
 		rows = append(rows, countRow(t.GetKey()+"="+t.GetValue(), t.GetNodes()))
 	}
-	if err := command.Table(a.Env.Stdout, rows); err != nil {
+	if err := a.Table(rows); err != nil {
 		return err
 	}
 	a.Printf("\n%s, %s, %s under maintenance; revision %d\n",

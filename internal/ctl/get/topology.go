@@ -53,7 +53,7 @@ nothing: 'lofamoctl node improve' makes the steps.`,
 			if improve {
 				return nil
 			}
-			return command.Table(a.Env.Stdout, topologyRows(top))
+			return a.Table(topologyRows(top))
 		})
 	}
 	return cmd

@@ -12,6 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/program"
 )
 
 type watchFlags struct {
@@ -54,9 +55,10 @@ current faults.
 	fl.BoolVar(&f.initial, "initial", false, "first print all current faults, as changes from UNKNOWN")
 	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: only new changes)")
 	fl.Uint32Var(&f.index, "after-index", 0, "with --after-revision: also the changes of that revision with a greater index (see -o json)")
-	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
-	fl.DurationVar(&f.outage, "timeout", 0, "fail when no supervisor has answered for this time, such as 5m (default: never, but one must "+
-		"answer at the start)")
+	program.DurationVar(fl, &f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
+	program.DurationVar(fl, &f.outage, "timeout", 0,
+		"fail when no supervisor has answered for this time, such as 5m (default: never, but one must "+
+			"answer at the start)")
 	fl.UintVar(&f.count, "count", 0, "stop after this many changes (default: never)")
 	command.AddColorFlag(cmd, &f.colour)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

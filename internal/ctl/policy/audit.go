@@ -66,7 +66,7 @@ export' keeps all lines in a file, and 'lofamoctl audit verify' checks such a fi
 				a.Printf("no decision\n")
 				return nil
 			}
-			return errors.Join(command.Table(a.Env.Stdout, auditRows(a, resp.GetLines())), bad)
+			return errors.Join(a.Table(auditRows(a, resp.GetLines())), bad)
 		})
 	}
 	cmd.AddCommand(auditExportCommand(a), auditVerifyCommand(a))

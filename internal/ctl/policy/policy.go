@@ -198,7 +198,7 @@ func printPolicies(a *command.App, resp *lofamov1.ListPoliciesResponse, f comman
 		a.Printf("no policy is in force: 'lofamoctl policy apply --defaults' applies the shipped ones, which are observe-only\n")
 		return nil
 	}
-	if err := command.Table(a.Env.Stdout, policyRows(a, resp.GetPolicies(), f == command.FormatWide)); err != nil {
+	if err := a.Table(policyRows(a, resp.GetPolicies(), f == command.FormatWide)); err != nil {
 		return err
 	}
 	for _, p := range resp.GetPolicies() {
@@ -268,7 +268,7 @@ func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse) error {
 	for _, w := range p.GetWarnings() {
 		head = append(head, []string{"Warning", command.Printable(w)})
 	}
-	if err := command.Table(a.Env.Stdout, head); err != nil {
+	if err := a.Table(head); err != nil {
 		return err
 	}
 	if len(resp.GetFormer()) == 0 {
@@ -284,7 +284,7 @@ func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse) error {
 			command.Dash(old.GetBy()), command.Dash(old.GetDigest())})
 	}
 	a.Printf("\n")
-	return command.Table(a.Env.Stdout, rows)
+	return a.Table(rows)
 }
 
 func policyCheckCommand(a *command.App) *cobra.Command {

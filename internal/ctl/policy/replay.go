@@ -19,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/ctl/get"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
@@ -68,7 +69,7 @@ supervisor's configuration; flags override both.`,
 	fl.BoolVar(&f.enforce, "enforce", false, "observe-only policies act too")
 	fl.StringVar(&f.kernelDead, "kernel-dead", "", `assumed fault.kernelDead of every FAILED node and half: "yes" or "no" (default unknown)`)
 	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve every request at once (comma-separated)")
-	fl.DurationVar(&f.since, "since", 0, "only events of this last period, such as 24h, with the maintenance marks set before (default all)")
+	program.DurationVar(fl, &f.since, "since", 0, "only events of this last period, such as 2d, with earlier maintenance marks (default all)")
 	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, for its limits")
 	fl.IntVar(&f.limits.MaxNodes, "max-nodes", f.limits.MaxNodes, "limit: nodes under response at once")
 	fl.IntVar(&f.limits.MaxPercent, "max-percent", f.limits.MaxPercent, "limit: the same in percent of the nodes, 1 to 100")

@@ -74,7 +74,7 @@ expired (denied, not approved in time, or the fault ended first).`,
 				a.Printf("no response\n")
 				return nil
 			}
-			return command.Table(a.Env.Stdout, command.ResponseRows(a, resp.GetResponses(), o.Format == command.FormatWide))
+			return a.Table(command.ResponseRows(a, resp.GetResponses(), o.Format == command.FormatWide))
 		})
 	}
 	return cmd
@@ -111,7 +111,7 @@ func watchResponses(a *command.App, ctx context.Context, s command.Session, req 
 		if len(rows) == 1 {
 			return nil
 		}
-		return command.Table(a.Env.Stdout, rows)
+		return a.Table(rows)
 	})
 	if errors.Is(ctx.Err(), context.Canceled) {
 		err = nil // the person has seen enough

@@ -250,6 +250,10 @@ func TestRefused(t *testing.T) {
 		{given(t, "agents.keys.from=vault"), "'/agents/keys/from': value must be one of 'host', 'secrets'"},
 		{given(t, "supervisors.etcd.endpoints[0]=10.0.0.1:2379"), "'/supervisors/etcd/endpoints/0'"},
 		{given(t, "supervisors.persistence.size=much"), "'/supervisors/persistence/size'"},
+		{given(t, "images.digests.lofamoctl=sha256:1"), "'/images/digests/lofamoctl'"},
+		{given(t, "supervisors.secrets[0]=A b"), "'/supervisors/secrets/0'"},
+		{given(t, "ingress.enabled=true"), "ingress.host: given nothing: want the name of the page"},
+		{given(t, "ingress.enabled=true", "ingress.host=map.example.org", "services.web.enabled=false"), "ingress.enabled: given true"},
 		{given(t, "images.registry="), "images.registry: given nothing: want where 'make images' has put the images"},
 		{append(given(t), "--set-file", "inventory=/dev/null"), "inventory: given nothing: want the inventory's file"},
 		{given(t, "supervisors.nodes=null"), "supervisors.nodes: s1 is missing: want the node of Kubernetes that has its address, 10.0.0.101"},
@@ -723,5 +727,80 @@ func TestContainersAreRestricted(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestImagesByDigest(t *testing.T) {
+	t.Parallel()
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	out := template(t, given(t, "images.digests.lofamo-supervisor="+digest, "images.tag=v9")...)
+	for _, want := range []string{"image: registry.example.org/lofamo/lofamo-supervisor@" + digest + "\n",
+		"image: registry.example.org/lofamo/lofamo-agent:v9\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if strings.Contains(out, "lofamo-supervisor:v9") {
+		t.Error("an image with a digest has its tag somewhere")
+	}
+}
+
+func TestSupervisorsMountSecretsOfWebhooks(t *testing.T) {
+	t.Parallel()
+	set := find(t, render(t, given(t, "supervisors.secrets={pager,chat}")...), "StatefulSet", "lofamo-supervisor")
+	volumes, _ := set.at("spec", "template", "spec", "volumes").([]any)
+	containers, _ := set.at("spec", "template", "spec", "containers").([]any)
+	mounts, _ := object(containers[0].(map[string]any)).at("volumeMounts").([]any)
+	for _, name := range []string{"pager", "chat"} {
+		mounted := slices.ContainsFunc(mounts, func(v any) bool {
+			m := object(v.(map[string]any))
+			return m.text("name") == "secret-"+name && m.text("mountPath") == "/run/secrets/lofamo/"+name && m.at("readOnly") == true
+		})
+		given := slices.ContainsFunc(volumes, func(v any) bool {
+			o := object(v.(map[string]any))
+			return o.text("name") == "secret-"+name && o.text("secret", "secretName") == name
+		})
+		if !mounted || !given {
+			t.Errorf("secret %s: mounted %v, volume %v", name, mounted, given)
+		}
+	}
+}
+
+func TestIngressLeadsToPage(t *testing.T) {
+	t.Parallel()
+	for _, o := range render(t, given(t)...) {
+		if o.text("kind") == "Ingress" {
+			t.Error("an ingress by default")
+		}
+	}
+	all := render(t, given(t, "ingress.enabled=true", "ingress.host=map.example.org", "ingress.className=nginx", "ingress.tlsSecret=map")...)
+	in := find(t, all, "Ingress", "lofamo-web")
+	rules, _ := in.at("spec", "rules").([]any)
+	rule := object(rules[0].(map[string]any))
+	paths, _ := rule.at("http", "paths").([]any)
+	to := object(paths[0].(map[string]any))
+	service := find(t, all, "Service", to.text("backend", "service", "name"))
+	ports, _ := service.at("spec", "ports").([]any)
+	port := object(ports[0].(map[string]any)).text("name")
+	if rule.text("host") != "map.example.org" || to.text("backend", "service", "port", "name") != port ||
+		in.text("spec", "ingressClassName") != "nginx" {
+		t.Errorf("%v", in)
+	}
+	tls, _ := in.at("spec", "tls").([]any)
+	if object(tls[0].(map[string]any)).text("secretName") != "map" {
+		t.Errorf("tls: %v", tls)
+	}
+}
+
+func TestNotesNameThePage(t *testing.T) {
+	t.Parallel()
+	out, err := run(t, nil, append([]string{"install", "lofamo", chart, "--namespace", "lofamo", "--dry-run=client"},
+		given(t, "ingress.enabled=true", "ingress.host=map.example.org")...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, notes, _ := strings.Cut(out, "NOTES:")
+	if !strings.Contains(notes, "The page for browsers") || !strings.Contains(notes, "https://map.example.org/") {
+		t.Errorf("notes:\n%s", notes)
 	}
 }

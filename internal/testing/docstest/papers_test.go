@@ -115,7 +115,7 @@ func (r tableRow) wrong() string {
 }
 
 var (
-	namedTest    = regexp.MustCompile("`([a-z]+)\\.(Test[A-Za-z0-9_]+)`")
+	namedTest    = regexp.MustCompile("`([a-z0-9]+)\\.(Test[A-Za-z0-9_]+)`")
 	declaredTest = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(`)
 	// recorded matches a link to a section of a page with recorded results.
 	recorded = regexp.MustCompile(`\]\((?:campaign|deaths|figures|papers/chaos|papers/chaos-router|trials)\.md#[a-z0-9-]+\)`)

@@ -149,6 +149,9 @@ type ServiceConfig struct {
 	// GossipKeyFile holds the gossip key: 32 bytes in base64. Up to two more keys, each on its own line, are accepted
 	// from other members while the key is changed; the first encrypts. Required with GossipListen.
 	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
+	// Rails is the order of the rails for a report: "direct, gossip, torus", or "gossip, direct, torus" to begin with
+	// gossip, which needs GossipListen and costs every member. Digests never go by gossip. Default direct first.
+	Rails []string `json:"rails,omitempty"`
 	// Interface is the network interface of the service network, to which the rails are bound. Default none: not bound.
 	Interface string `json:"interface,omitempty"`
 	// Alternates are further service interfaces, each a separate direct rail, at most 7. Listen and Interface above are
@@ -340,6 +343,14 @@ func (s ServiceConfig) InterfaceNames() []string {
 
 // Offered returns the checksums. It fails where Validate does.
 func (s ServiceConfig) Offered() ([]lofamov1.Checksum, error) { return parseChecksums(s.Checksums) }
+
+// GossipFirst reports whether a report's first attempt goes by gossip.
+func (s ServiceConfig) GossipFirst() bool { return slices.Equal(s.Rails, gossipFirst) }
+
+var (
+	directFirst = []string{"direct", "gossip", "torus"}
+	gossipFirst = []string{"gossip", "direct", "torus"}
+)
 
 func parseChecksums(names []string) ([]lofamov1.Checksum, error) {
 	out := make([]lofamov1.Checksum, 0, len(names))

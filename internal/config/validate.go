@@ -271,6 +271,7 @@ func (s ServiceConfig) validate(p *problems) {
 		p.bad("service.spoolBytes", b, "0 (no spool), or %d to %d", spool.MinSize, spool.MaxSize)
 	}
 	p.checksums("service.checksums", s.Checksums)
+	p.rails(s)
 }
 
 func (a Agent) validateSupervisors(p *problems) {
@@ -531,5 +532,14 @@ func (s Supervisor) validateEtcd(p *problems) {
 	}
 	if e.QuotaBytes < 16<<20 || e.QuotaBytes > 8<<30 {
 		p.bad("etcd.quotaBytes", e.QuotaBytes, "%d to %d", 16<<20, 8<<30)
+	}
+}
+
+func (p *problems) rails(s ServiceConfig) {
+	switch given := strings.Join(s.Rails, ", "); {
+	case s.GossipFirst() && s.GossipListen == "":
+		p.bad("service.rails", given, "service.gossipListen as well, or no rails")
+	case len(s.Rails) > 0 && !s.GossipFirst() && !slices.Equal(s.Rails, directFirst):
+		p.bad("service.rails", given, "%s; or %s", strings.Join(directFirst, ", "), strings.Join(gossipFirst, ", "))
 	}
 }

@@ -213,13 +213,16 @@ func (o *Outbox) usable(p fault.Path) bool {
 
 // railsFor returns the order of escalation: direct; another path and gossip; the torus as well. When the direct rail
 // is not usable the torus replaces it from the first attempt on, and digests keep probing the direct rail. From the
-// third attempt on every rail is tried. Digests never go by gossip.
+// third attempt on every rail is tried. If the configuration names gossip first, a report's first attempt goes by gossip
+// alone. Digests never go by gossip.
 func (o *Outbox) railsFor(step int, digest bool) [numPaths]bool {
 	var use [numPaths]bool
 	direct := o.have[fault.PathDirect] && len(o.paths.all) > 0
 	gossip := o.have[fault.PathGossip] && !digest && step%gossipEvery == 1
 	torus := o.have[fault.PathTorus]
 	switch {
+	case step == 0 && !digest && o.cfg.Rails[0] == fault.PathGossip && o.usable(fault.PathGossip):
+		use[fault.PathGossip] = true
 	case step >= 2:
 		use[fault.PathDirect], use[fault.PathGossip], use[fault.PathTorus] = direct, gossip, torus
 	case o.usable(fault.PathDirect):

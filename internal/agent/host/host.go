@@ -273,6 +273,9 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	rails, silence := []fault.Path{fault.PathDirect, fault.PathTorus}, time.Duration(0)
 	if h.Config.Service.GossipListen != "" {
 		rails = []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus}
+		if h.Config.Service.GossipFirst() {
+			rails[0], rails[1] = rails[1], rails[0]
+		}
 		silence = gossipMisses * gossipTiming(h.Periods).ProbeInterval
 	}
 	offered, err := h.Config.Service.Offered()

@@ -281,7 +281,8 @@ func (r *result) summary(b io.Writer, lines []Line) {
 	p("Last words of panicked kernels at the client: %d. In %d of these rounds they came after the verdict, at most %s after it.\n\n",
 		len(r.deaths.words), len(r.deaths.wordsAfter), quantile(r.deaths.wordsAfter, 1))
 	p("Reports that nodes kept: %d. Accepted once: %d; replaced by others: %d; **lost: %d; doubled: %d**; not yet on disk at a death: %d. "+
-		"%d reports waited on the disk of a node that died beside a paused supervisor, in %d rounds.\n\n", r.reports.Kept, r.reports.Accepted,
+		"%d reports waited on the disk of a node that died beside a paused supervisor, in %d rounds.\n\n"+
+		"*Lost* includes the reports that a node still held, uncommitted, when its campaign ended early.\n\n", r.reports.Kept, r.reports.Accepted,
 		r.reports.Replaced, len(r.reports.Lost), len(r.reports.Doubled), r.reports.Cut, r.all.waited, r.all.dark)
 	p("%s", r.clean(lines))
 	p("| end | rounds | failed | named rightly | false verdicts | verdict: median | p99 | max | beyond | last words: median | max | " +

@@ -2,6 +2,7 @@ package docstest
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -111,6 +112,95 @@ func (r tableRow) wrong() string {
 		return "it is there, but not said where"
 	}
 	return ""
+}
+
+var (
+	namedTest    = regexp.MustCompile("`([a-z0-9]+)\\.(Test[A-Za-z0-9_]+)`")
+	declaredTest = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(`)
+	// recorded matches a link to a section of a page with recorded results.
+	recorded = regexp.MustCompile(`\]\((?:campaign|deaths|figures|papers/chaos|papers/chaos-router|trials)\.md#[a-z0-9-]+\)`)
+)
+
+// testNames returns the tests of all modules of the repository, as "package.TestName" with the name of the directory.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != top && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range declaredTest.FindAllStringSubmatch(string(b), -1) {
+			out[filepath.Base(filepath.Dir(path))+"."+m[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// unproved returns what the evidence of a done row lacks; "" for nothing. TestEveryLinkLeadsToFile checks that the section exists.
+func (r tableRow) unproved(tests map[string]bool) string {
+	if word, _, _ := strings.Cut(r.status, ": "); word != "done" {
+		return ""
+	}
+	named := namedTest.FindAllStringSubmatch(r.where, -1)
+	for _, m := range named {
+		if !tests[m[1]+"."+m[2]] {
+			return fmt.Sprintf("no test %s.%s exists", m[1], m[2])
+		}
+	}
+	if len(named) == 0 && !recorded.MatchString(r.where) {
+		return "done, but names neither a test (`package.TestName`) nor the section of a page with recorded results"
+	}
+	return ""
+}
+
+// TestDoneRowsNameTheirEvidence: each done row of docs/papers.md names a test that exists, or a page with recorded results.
+func TestDoneRowsNameTheirEvidence(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(top, "docs", "papers.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	for _, p := range papers {
+		for _, r := range paperRows(t, string(b), p.heading) {
+			if lack := r.unproved(tests); lack != "" {
+				t.Errorf("docs/papers.md:%d: %s: %s", r.line, r.first, lack)
+			}
+		}
+	}
+}
+
+// TestDoneWithoutEvidenceIsRefused: a done row without a test or a record is reported, and so is a test that does not exist.
+func TestDoneWithoutEvidenceIsRefused(t *testing.T) {
+	tests := map[string]bool{"b.TestReal": true}
+	for _, c := range []struct {
+		status, where string
+		refused       bool
+	}{
+		{"done", "`pkg/b` (b.go)", true},
+		{"done: with words", "`b.TestGone`", true},
+		{"done", "`b.TestReal`, `b.TestGone`", true},
+		{"done", "`TestReal`", true},
+		{"done", "[page](campaign.md)", true},
+		{"done", "[page](concepts.md#a-drawing)", true},
+		{"done", "`pkg/b`; `b.TestReal`", false},
+		{"done", "[page](campaign.md#flips-in-code)", false},
+		{"differs: in all", "`pkg/b`", false},
+	} {
+		if lack := (tableRow{status: c.status, where: c.where}).unproved(tests); (lack != "") != c.refused {
+			t.Errorf("%s, %s: %q; want refused: %t", c.status, c.where, lack, c.refused)
+		}
+	}
 }
 
 // TestPapersAreAccountedFor: docs/papers.md has a row with a status for every section, figure and table of the five

@@ -239,13 +239,13 @@ func (c JoinConfig) validate() error {
 			evidence++
 		}
 	}
-	if evidence != 1 {
-		p.bad("join.tokenFile, join.serviceAccountTokenFile, join.cert", evidence, "exactly one of them")
+	if evidence > 1 {
+		p.bad("join.tokenFile, join.serviceAccountTokenFile, join.cert", evidence, "at most one of them")
 	}
 	if (c.Cert == "") != (c.Key == "") {
 		p.bad("join.cert, join.key", c.Cert+", "+c.Key, "both or none")
 	}
-	if c.TokenFile == "" && c.CA == "" {
+	if c.NamesNode() && c.CA == "" {
 		p.bad("join.ca", "", "a file with the cluster's authorities: without a token, nothing else names them")
 	}
 	if c.Address != "" {

@@ -22,7 +22,6 @@ func TestJoinConfigNamesWhatIsWrong(t *testing.T) {
 		"join.supervisors: given 0":     func(a *Agent) { a.Join.Supervisors = nil },
 		"join.supervisors[0]":           func(a *Agent) { a.Join.Supervisors = []string{"10.0.0.1"} },
 		"join.supervisors[1]":           func(a *Agent) { a.Join.Supervisors[1] = "fd00::1:7944" },
-		"join.tokenFile":                func(a *Agent) { a.Join.TokenFile = "" },
 		"given 2:":                      func(a *Agent) { a.Join.ServiceAccountTokenFile = "/t" },
 		"join.ca":                       func(a *Agent) { a.Join.TokenFile, a.Join.ServiceAccountTokenFile = "", "/t" },
 		"join.cert, join.key":           func(a *Agent) { a.Join.TokenFile, a.Join.Cert, a.Join.CA = "", "/c", "/ca" },

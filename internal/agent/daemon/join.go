@@ -321,6 +321,10 @@ func final(err error) bool {
 func (j *joiner) trust() (pki.JoinTrust, *lofamov1.EnrolRequest, error) {
 	c, req, trust := j.cfg.Join, &lofamov1.EnrolRequest{}, pki.JoinTrust{}
 	again := len(j.own) > 0
+	if !again && c.TokenFile == "" && !c.NamesNode() {
+		return trust, nil, errors.New("join.tokenFile, join.serviceAccountTokenFile, join.cert: given none: want one of them, " +
+			"such as --token-file FILE, because this machine has no good certificates of an enrolment")
+	}
 	var err error
 	if c.CA != "" {
 		if trust.Roots, err = pki.Roots(c.CA); err != nil {

@@ -149,6 +149,28 @@ func TestStoredEnrolmentStartsUnlessNodeWasRemoved(t *testing.T) {
 	}
 }
 
+// TestEnrolledNodeStartsWithoutToken: the token's file is gone, or no token is named at all. A node that never enrolled needs one.
+func TestEnrolledNodeStartsWithoutToken(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *joinWorld){
+		"token deleted":  func(w *joinWorld) { w.j.cfg.Join.CA = "" },
+		"no token named": func(w *joinWorld) { w.j.cfg.Join.CA, w.j.cfg.Join.TokenFile = "", "" },
+	} {
+		at := freeport.Addr(t).String()
+		w := newJoinWorld(t, at)
+		change(w)
+		if _, _, _, err := Join(t.Context(), w.j.cfg, w.j.log); err == nil || !strings.Contains(err.Error(), "token") {
+			t.Errorf("%s, never enrolled: %v: want the missing token", name, err)
+		}
+		w.enrolled(t, "192.0.2.7")
+		w.serve(t, at, status.Error(codes.Unavailable, "for the test"))
+		got, _, _, err := Join(t.Context(), w.j.cfg, w.j.log)
+		if err != nil || got.Node != "n1" || w.requests.Load() == 0 {
+			t.Errorf("%s: node %q after %d requests, %v: want a start of n1", name, got.Node, w.requests.Load(), err)
+		}
+	}
+}
+
 // TestUnusableEnrolmentIsNamedBesideMissingToken: the token was deleted after the enrolment, as documented. The reason why the
 // node needs it again stands in the error.
 func TestUnusableEnrolmentIsNamedBesideMissingToken(t *testing.T) {

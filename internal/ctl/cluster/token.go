@@ -72,6 +72,10 @@ lofamoctl label NODE lofamo.io/managed=true.`,
 				return fmt.Errorf("create token: %w", command.Plain(err))
 			}
 			a.Printf("%s\n", resp.GetToken())
+			if node == "" && len(names) == 0 {
+				a.Warnf("lofamoctl: responses do not act on nodes that enrol with this token, until you name them: " +
+					"--names PATTERNS for a new token, or 'lofamoctl label NODE lofamo.io/managed=true' for a node\n")
+			}
 			return nil
 		})
 	}

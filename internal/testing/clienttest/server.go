@@ -156,6 +156,8 @@ type Server struct {
 	Responses Responses
 	// Certificates is for calls about certificates.
 	Certificates Certificates
+	// Enrolment is for calls about tokens.
+	Enrolment Enrolment
 	// Operators is guarded by mu after the first call.
 	Operators Operators
 	m         *Map
@@ -220,6 +222,7 @@ func Start(conf *tls.Config, address string, m *Map, prepare func(*Server)) (*Se
 	lofamov1.RegisterReconfigureServer(s.grpc, s)
 	lofamov1.RegisterResponseServiceServer(s.grpc, &s.Responses)
 	lofamov1.RegisterCertificatesServer(s.grpc, &s.Certificates)
+	lofamov1.RegisterEnrolmentServer(s.grpc, &s.Enrolment)
 	go func() { _ = s.grpc.Serve(l) }() // ends with Stop
 	return s, nil
 }

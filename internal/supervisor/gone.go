@@ -4,21 +4,24 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
 const (
 	// endsEvery is the minimum interval between two terms that this replica ends. It limits the harm of forged refusals.
 	endsEvery = 10 * time.Second
-	// endWithin bounds the attempts to end one term. Afterwards the longest election lease has ended anyway.
-	endWithin = 8 * time.Second
-	// endTime bounds one attempt, which waits while raft has no leader.
-	endTime = time.Second
-	// endPause is the pause after the first failed attempt. The pauses double.
+	// endWithin bounds the attempts to end one term. Afterwards the election lease has ended anyway.
+	endWithin = store.LeaseTTL * time.Second
+	// endTime bounds one attempt. Raft forwards an attempt to the leader that it believes in, and loses the attempt if that leader is dead.
+	endTime = 250 * time.Millisecond
+	// endPause is the pause after a failed attempt.
 	endPause = 20 * time.Millisecond
 )
 
-// replaceGone ends the term of each leader whose process is gone, so that candidates need not wait for its election lease, until ctx ends.
-// If that process was raft's leader too, raft elects another one first.
+// replaceGone ends the term of each leader that is gone or silent, so that candidates need not wait for its election lease, until ctx ends.
+// If the leader's member was raft's leader too, raft elects another one first. So the members must agree that it is silent: without a quorum
+// nothing ends the term.
 func (s *Supervisor) replaceGone(ctx context.Context) {
 	var last time.Time // when this replica ended a term
 	for ctx.Err() == nil {
@@ -30,10 +33,10 @@ func (s *Supervisor) replaceGone(ctx context.Context) {
 				if !s.engine.peers.Gone(term, leader) || !last.IsZero() && time.Since(last) < endsEvery {
 					return
 				}
-				if endTerm(term, func(ctx context.Context) bool { return s.engine.peers.Refuses(ctx, leader) },
-					func(ctx context.Context) (bool, error) { return s.store.EndTerm(ctx, fence) }) {
+				returns := func(ctx context.Context) bool { return s.engine.peers.Returns(ctx, leader) }
+				if endTerm(term, returns, func(ctx context.Context) (bool, error) { return s.store.EndTerm(ctx, fence) }) {
 					last = time.Now()
-					s.logger.Info("ended the leader's term: the kernel of its machine refuses connections", "leader", leader, "term", fence.Rev)
+					s.logger.Info("ended the leader's term: its machine refuses connections, or it does not answer", "leader", leader, "term", fence.Rev)
 				}
 			})
 		}
@@ -46,12 +49,19 @@ func (s *Supervisor) replaceGone(ctx context.Context) {
 	}
 }
 
-// endTerm repeats end until that has an outcome, the leader's kernel no longer refuses connections, endWithin has passed or ctx ends. It
-// reports whether end has ended the term.
-func endTerm(ctx context.Context, refuses func(context.Context) bool, end func(context.Context) (ended bool, err error)) bool {
+// endTerm repeats end until that has an outcome, returns reports that the leader is back, endWithin has passed or ctx ends. It reports whether
+// end has ended the term.
+func endTerm(ctx context.Context, returns func(context.Context) bool, end func(context.Context) (ended bool, err error)) bool {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer cancel()
-	for pause := endPause; ctx.Err() == nil && refuses(ctx); pause *= 2 {
+	wg.Go(func() {
+		if returns(ctx) {
+			cancel()
+		}
+	})
+	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, endTime)
 		ended, err := end(attempt)
 		cancel()
@@ -59,7 +69,7 @@ func endTerm(ctx context.Context, refuses func(context.Context) bool, end func(c
 			return ended
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(endPause):
 		case <-ctx.Done():
 		}
 	}

@@ -48,3 +48,26 @@ func TestEndOfTermIsTriedUntilTheLeaderReturns(t *testing.T) {
 		})
 	}
 }
+
+// TestLeaderThatReturnedIsWatchedAgain: a leader returns before its term may be ended, so it keeps the term. Later in that term it is gone
+// for good. The replica ends no term before the earliest time for it.
+func TestLeaderThatReturnedIsWatchedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, times := time.Now(), 0
+		gone := func(context.Context) bool { times++; return true }
+		returns := func(ctx context.Context) bool {
+			if times == 1 {
+				return true
+			}
+			<-ctx.Done()
+			return false
+		}
+		end := func(context.Context) (bool, error) { return true, nil }
+		if !endGone(t.Context(), began.Add(endsEvery), gone, returns, end) || times != 2 {
+			t.Errorf("the term was not ended the second time, but after %d", times)
+		}
+		if took := time.Since(began); took < endsEvery {
+			t.Errorf("the term was ended after %s: want %s at least after the one before", took, endsEvery)
+		}
+	})
+}

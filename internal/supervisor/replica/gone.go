@@ -32,8 +32,9 @@ const (
 	roundLate = 50 * time.Millisecond
 )
 
-// Gone returns true when a replica is gone, and false when ctx ends. It is gone if its open connection has ended and the kernel of its machine
-// refuses a new one, because no process listens there, or if it is silent. A replica that was unreachable from the beginning is not gone.
+// Gone returns true when a replica is gone, and false when ctx ends. It is gone if its open connection has ended and the kernel of its
+// machine refuses a new one, because no process listens there, or if it is silent. A replica that was unreachable from the beginning is not
+// gone.
 func (p *Peers) Gone(ctx context.Context, id string) bool {
 	for {
 		changed := p.Changed()
@@ -77,8 +78,8 @@ func (p peer) goneOrSilent(ctx context.Context) bool {
 	return <-silent || gone
 }
 
-// silent returns true when the replica has answered none of silentAfter questions, although it answered an earlier one. It returns false when
-// ctx ends or this side closes the connection.
+// silent returns true when the replica has answered none of silentAfter questions, although it answered an earlier one. It returns false
+// when ctx ends or this side closes the connection.
 func (p peer) silent(ctx context.Context) bool {
 	heard := hearing{}
 	for ctx.Err() == nil && p.conn.GetState() != connectivity.Shutdown {

@@ -50,7 +50,7 @@ func TestEndOfTermIsTriedUntilTheLeaderReturns(t *testing.T) {
 }
 
 // TestLeaderThatReturnedIsWatchedAgain: a leader returns before its term may be ended, so it keeps the term. Later in that term it is gone
-// for good. The replica ends no term before the earliest time for it.
+// for good. The replica ends no term before the earliest time.
 func TestLeaderThatReturnedIsWatchedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, times := time.Now(), 0

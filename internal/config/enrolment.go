@@ -119,7 +119,7 @@ type JoinConfig struct {
 	Cert string `json:"cert,omitempty"`
 	// Key belongs to Cert, and is readable by its owner only. Required with Cert.
 	Key string `json:"key,omitempty"`
-	// CA is a PEM file with the cluster's authorities. Required with serviceAccountTokenFile and with cert; a token names the authority itself.
+	// CA is a PEM file with the cluster's authorities. Required with serviceAccountTokenFile and with cert; a token names the authority.
 	CA string `json:"ca,omitempty"`
 	// Address is this machine's IP in the service network and for links. Default: that from which it reaches a supervisor.
 	// Required with service.listen: the IP of service.listen or of one of service.alternates.

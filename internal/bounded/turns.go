@@ -7,7 +7,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A TLS handshake costs the server half a millisecond of a core, and its client nothing that it has to prove. So a listener gives its
+// A TLS handshake costs the server about a millisecond of a core, and its client nothing that it has to prove. So a listener gives its
 // server at most Limits.Handshakes connections a second. The others wait in the listener, where no server's time-out runs, and take
 // turns by source: a source with a thousand connections waits for itself. Every other turn is of a source that has proved its
 // identity on this listener before.

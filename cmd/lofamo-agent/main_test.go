@@ -204,7 +204,7 @@ func TestRefusedCommandLines(t *testing.T) {
 		args  []string
 		words []string
 	}{
-		{nil, []string{"no command", "run, host, dnp"}},
+		{nil, []string{"no command", "run, join, host, dnp"}},
 		{[]string{"fly"}, []string{"fly"}},
 		{[]string{"config"}, []string{"config: want config check FILE"}},
 		{[]string{"config", "check"}, []string{"config check: FILE is missing"}},
@@ -383,10 +383,10 @@ func TestConfigCheckAndVersion(t *testing.T) {
 		t.Errorf("config check before the node has enrolled: %v\n%s", err, out)
 	}
 	refusal(t, 1, []string{"has not enrolled yet", "lofamo-agent run"}, "status", "--config", join)
-	if err := os.WriteFile(join, []byte("node: n7\ndims: 2x2x2\njoin: {supervisors: [10.0.0.1]}\n"), 0o600); err != nil {
+	if err := os.WriteFile(join, []byte("node: n7\ndims: 2x2x2\njoin: {supervisors: [10.0.0.1], tokenFile: /t, cert: /c}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refusal(t, 2, []string{"join.supervisors[0]", "exactly one", "dims: given"}, "config", "check", join)
+	refusal(t, 2, []string{"join.supervisors[0]", "at most one", "dims: given"}, "config", "check", join)
 	enrolled := c
 	enrolled.StateDir = t.TempDir()
 	if err := os.Mkdir(filepath.Join(enrolled.StateDir, "joined"), 0o700); err != nil {

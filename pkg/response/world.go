@@ -469,7 +469,7 @@ type turns struct {
 	queue []turned
 	last  map[fault.NodeID]time.Time // by node: its newest entry in the queue
 	heard map[fault.NodeID]bool      // nodes that are bad now, and that this replica saw go bad
-	fresh map[fault.NodeID]bool      // nodes without any report when this replica first saw them, and not NORMAL since
+	fresh map[fault.NodeID]bool      // nodes that were starting when this replica saw them go bad, and not NORMAL since
 }
 
 type turned struct {

@@ -163,10 +163,10 @@ func (e *Engine) restoreTurns(faults []Fault) {
 func (f Fault) unheard() bool { return f.State == fault.Unknown && !f.Inferred && !f.Unreachable }
 
 // starting reports whether a node that is bad has not started yet, as after a power cut. In the first BreakerWindow of this replica, such
-// a node is silent or the leader has heard nothing from it. A replica that has followed the map for longer knows the nodes that were up.
+// a node is silent or the leader has heard nothing from it, and this replica has not seen it start.
 func (e *Engine) starting(f Fault, stood bool) bool {
-	young := e.now.Sub(e.born) < e.cfg.BreakerWindow
-	return f.unheard() && (stood || young) || f.NoLife && young
+	waits := e.now.Sub(e.born) < e.cfg.BreakerWindow && !e.turned.up[f.Node]
+	return f.unheard() && (stood || waits) || f.NoLife && waits
 }
 
 // turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. If the node was bad
@@ -179,6 +179,7 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	case f.State == fault.Normal:
 		delete(e.turned.heard, f.Node)
 		delete(e.turned.fresh, f.Node)
+		e.turned.up[f.Node] = true
 	case e.starting(f, stood):
 		e.turned.fresh[f.Node] = true
 	case e.turned.fresh[f.Node], !e.cluster.managed(f.Node):

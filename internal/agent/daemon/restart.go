@@ -34,7 +34,8 @@ const rereadWithin = 2 * time.Second
 // RestartHalf makes a half's daemon restart it, like a half that has ended: neighbours are notified, and the new
 // process resumes from the old one's copy, with the current program and configuration. It returns when the new process
 // has passed its self-test. It does nothing while the other half does not serve, nor if the configuration has changed in a part that the
-// daemon cannot change while it runs. The daemon of a node that has enrolled refuses a config, if given, that it does not read. The answer says in Stale why a node that has
+// daemon cannot change while it runs. The daemon of a node that has enrolled refuses a config, if given, that it does not read.
+// The answer says in Stale why a node that has
 // enrolled restarted the half without asking for the present settings.
 func RestartHalf(ctx context.Context, stateDir, config string, h fault.Half) (RestartAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, refreshWithin+rereadWithin+restartWithin+time.Second)

@@ -22,6 +22,7 @@ import (
 type Engine struct {
 	cfg     Config
 	now     time.Time // time never goes back
+	born    time.Time // of the first step
 	cluster cluster
 	world   world
 
@@ -142,6 +143,9 @@ func (e *Engine) forget() {
 func (e *Engine) Step(now time.Time, ev Event) Output {
 	if now.After(e.now) {
 		e.now = now
+	}
+	if e.born.IsZero() {
+		e.born = e.now
 	}
 	var out Output
 	e.out, e.records, e.dirty, e.touched = &out, map[string]Record{}, map[Target]bool{}, map[string]bool{}

@@ -266,8 +266,12 @@ func (e *Engine) forgetLooks(t Target) {
 
 // booted processes a boot epoch. An epoch that is not newer is out of date.
 func (e *Engine) booted(ev Booted) {
-	if ev.Epoch <= e.epochs[ev.Node] {
+	was := e.epochs[ev.Node]
+	if ev.Epoch <= was {
 		return
+	}
+	if was > 0 {
+		e.turned.up[ev.Node] = true
 	}
 	e.epochs[ev.Node] = ev.Epoch
 	e.recheckFence(ev.Node)
@@ -469,7 +473,8 @@ type turns struct {
 	queue []turned
 	last  map[fault.NodeID]time.Time // by node: its newest entry in the queue
 	heard map[fault.NodeID]bool      // nodes that are bad now, and that this replica saw go bad
-	fresh map[fault.NodeID]bool      // nodes without any report when this replica first saw them, and not NORMAL since
+	up    map[fault.NodeID]bool      // nodes that this replica saw start or become NORMAL
+	fresh map[fault.NodeID]bool      // nodes that were starting when this replica saw them go bad, and not NORMAL since
 }
 
 type turned struct {
@@ -478,7 +483,8 @@ type turned struct {
 }
 
 func newTurns() turns {
-	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, fresh: map[fault.NodeID]bool{}}
+	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, up: map[fault.NodeID]bool{},
+		fresh: map[fault.NodeID]bool{}}
 }
 
 func (t *turns) add(node fault.NodeID, at time.Time) {

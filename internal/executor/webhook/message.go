@@ -23,6 +23,7 @@ const (
 	ActionDo     = "do"
 	ActionUndo   = "undo"
 	ActionStatus = "status"
+	ActionTest   = "test" // only to receivers without the contract: it reports no fault
 )
 
 // Message is the body of a request.

@@ -145,7 +145,7 @@ Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found some
 		cluster.Command(a),
 		cluster.NodeCommand(a), cluster.MaintenanceCommand(a), cluster.RegsCommand(a), cluster.BundleCommand(a), cluster.CertCommand(a),
 		cluster.TokenCommand(a))
-	root.AddCommand(policy.Command(a), policy.ResponseCommand(a), policy.AuditCommand(a), top.Command(a), cluster.SupervisorCommand(a),
+	root.AddCommand(policy.Command(a), policy.ResponseCommand(a), policy.NotifyCommand(a), policy.AuditCommand(a), top.Command(a), cluster.SupervisorCommand(a),
 		cluster.ConfigCommand(a), versionCommand(a))
 	return root
 }

@@ -50,9 +50,6 @@ const (
 	RequestTimeout = 10 * time.Second
 )
 
-// ErrUnknown says that no target has a name.
-var ErrUnknown = errors.New("there is none of this name")
-
 // CheckName refuses a name that a target cannot have.
 func CheckName(name string) error {
 	if !fault.IsNameWith(name, false, "-.") || len(name) > MaxName {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -227,6 +229,26 @@ func (e *Engine) retryNotifications() {
 		}
 	}
 	e.tried = maps.Clone(e.targets)
+}
+
+// lacksTarget returns an error if the current step of a response names a target that does not exist: a retry would fail.
+func (e *Engine) lacksTarget(r *Response) error {
+	if r.Step == len(r.Steps) || e.targets == nil {
+		return nil
+	}
+	name := r.Steps[r.Step].Parameters["target"]
+	if _, known := e.targets[name]; name == "" || known {
+		return nil
+	}
+	return fmt.Errorf("step %s: target %q: %w", r.Steps[r.Step].Name, name, NoTarget(slices.Sorted(maps.Keys(e.targets))))
+}
+
+// NoTarget says that a target does not exist, and which ones do.
+func NoTarget(names []string) error {
+	if len(names) == 0 {
+		return errors.New("want the name of a target, and there is none: lofamoctl notify add adds one")
+	}
+	return fmt.Errorf("there is none of this name: want %s", fault.List(names))
 }
 
 // incidentOpen reports whether a notification must not tell yet that all is well: the incident of its response is OPEN.

@@ -297,6 +297,9 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 		}
 		return Cancels, nil
 	case Retry:
+		if err := e.lacksTarget(r); err != nil {
+			return 0, err
+		}
 		return e.retry(r)
 	case SettleHappened, SettleNot:
 		switch {

@@ -102,6 +102,10 @@ func TestRepairedTargetTellsStandingFaults(t *testing.T) {
 	}
 	l.step(response.PoliciesChanged{Policies: l.pols, Targets: map[string]uint64{"other": 1}})
 	l.expect(t, "another target")
+	if err := l.ask("operator/ann", response.Retry, l.e.Responses()[0].ID); err == nil || !strings.Contains(err.Error(),
+		`target "chta": there is none of this name: want other`) {
+		t.Errorf("retry without the target: %v", err)
+	}
 	targets(5)
 	l.until(l.now.Add(time.Second))
 	l.land(response.Unchanged, "status 404")

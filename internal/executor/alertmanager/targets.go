@@ -78,13 +78,10 @@ func (t *Targets) SetTargets(added []notify.Target) {
 			all[to.Name] = x
 			continue
 		}
-		cfg := Config{URLs: []string{strings.TrimSuffix(strings.TrimSuffix(to.URL, "/"), "/api/v2/alerts")},
-			RequestTimeout: config.Duration(notify.RequestTimeout)}.Filled()
-		x, err := newExecutor(cfg, notify.CheckAddress, t.of(to.Name), t.log)
+		x, err := t.added(to)
 		if err != nil {
 			continue // unreachable: only files can be wrong, and it has none
 		}
-		x.names = []string{"target " + to.Name}
 		all[to.Name] = addressed{x, to}
 	}
 	t.all = all
@@ -92,6 +89,18 @@ func (t *Targets) SetTargets(added []notify.Target) {
 	case t.changed <- struct{}{}:
 	default:
 	}
+}
+
+// added returns an executor for a target that an operator has added.
+func (t *Targets) added(to notify.Target) (*Executor, error) {
+	cfg := Config{URLs: []string{strings.TrimSuffix(strings.TrimSuffix(to.URL, "/"), "/api/v2/alerts")},
+		RequestTimeout: config.Duration(notify.RequestTimeout)}.Filled()
+	x, err := newExecutor(cfg, notify.CheckAddress, t.of(to.Name), t.log)
+	if err != nil {
+		return nil, err
+	}
+	x.names = []string{"target " + to.Name}
+	return x, nil
 }
 
 func (t *Targets) find(name string) (addressed, bool) {
@@ -156,11 +165,11 @@ func (t *Targets) Do(ctx context.Context, j executor.Job) executor.Result {
 // testTime is how long a test alert fires.
 const testTime = time.Minute
 
-// Test raises an alert at an added target that ends by itself. Its error says why the target has not accepted the alert.
-func (t *Targets) Test(ctx context.Context, name string) error {
-	x, ok := t.find(name)
-	if !ok || name == "" {
-		return notify.ErrUnknown
+// Test raises an alert at a target that ends by itself. Its error says why the target has not accepted the alert.
+func (t *Targets) Test(ctx context.Context, to notify.Target) error {
+	x, err := t.added(to)
+	if err != nil {
+		return err
 	}
 	now := time.Now()
 	got := x.post(ctx, post{Alerts: []sending{{EndsAt: now.Add(testTime), alert: alert{StartsAt: now,

@@ -46,7 +46,7 @@ func TestAddedAlertmanagerGetsAlerts(t *testing.T) {
 	}
 	ops := notify.Target{Name: "ops", URL: "http://" + m.addr + "/api/v2/alerts", Format: notify.Alertmanager}
 	targets.SetTargets([]notify.Target{ops, {Name: "chat", URL: "http://127.0.0.1:1/", Format: notify.Slack}})
-	if err := targets.Test(t.Context(), "ops"); err != nil {
+	if err := targets.Test(t.Context(), ops); err != nil {
 		t.Fatal(err)
 	}
 	if a, ok := m.firing()[""]; !ok || a.Labels["alertname"] != "LofamoTest" || a.Labels["cluster"] != "pisa" {
@@ -68,7 +68,4 @@ func TestAddedAlertmanagerGetsAlerts(t *testing.T) {
 	}
 	targets.SetTargets(nil)
 	succeeds(jobOf("n2", 2, to("ops"), undo))
-	if err := targets.Test(t.Context(), "ops"); err == nil {
-		t.Error("the test of a removed target succeeds")
-	}
 }

@@ -36,7 +36,7 @@ type Executor struct {
 	mu    sync.RWMutex
 	added map[string]*target // by operators
 
-	now     func() time.Time
+	now func() time.Time
 	// hurry divides the pauses between requests. It is 1 outside tests.
 	hurry time.Duration
 }
@@ -148,7 +148,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	switch {
 	case t == nil && j.Undo && j.Kind == response.WebhookNotify:
 		return executor.Done("target %s was removed: nobody is told the end", j.Parameters["target"])
-	case t == nil || !slices.Contains(t.kinds, kindName(j.Kind)):
+	case t == nil || !slices.Contains(t.kinds, KindName(j.Kind)):
 		return executor.NotBegun(j, "%s: there is no target %q for it", j.Kind, j.Parameters["target"])
 	}
 	return executor.RunAttempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.talk(ctx, t, j) })
@@ -227,13 +227,17 @@ func (x *Executor) send(ctx context.Context, t *target, m Message) (executor.HTT
 	return t.call.Post(ctx, signed(secrets, id, id, x.now(), body), body, func() { failpoint.Hit(failpoint.CallSent) })
 }
 
-// Test sends a test message to a target once. Its error says why the target has not accepted the message.
-func (x *Executor) Test(ctx context.Context, name string) error {
-	t := x.target(name)
-	switch {
-	case t == nil:
-		return notify.ErrUnknown
-	case t.contract:
+// Test sends a test message to a target once: to the configured one of its name, or else as it is. Its error says why the target has not
+// accepted the message.
+func (x *Executor) Test(ctx context.Context, to notify.Target) error {
+	t, configured := x.configured[to.Name]
+	if !configured {
+		var err error
+		if t, err = addedTarget(to); err != nil {
+			return err
+		}
+	}
+	if t.contract {
 		return errors.New("its receiver follows the contract of docs/webhooks.md, which has no test")
 	}
 	ctx, cancel := context.WithTimeout(ctx, notify.RequestTimeout)

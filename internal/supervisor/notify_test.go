@@ -77,7 +77,7 @@ spec:
 }
 
 // TestOneCommandGivesNotifications adds a Slack target to a real supervisor: it gets a test, and a message of a fault after the hold. Another
-// target has the wrong URL: once it is repaired, the fault that stands is told, and so is its end.
+// target has the wrong URL: after its repair it gets a message of the standing fault, and of its end.
 func TestOneCommandGivesNotifications(t *testing.T) {
 	t.Parallel()
 	chat, desk := newChat(t), newChat(t)

@@ -79,7 +79,7 @@ func (PolicyMode) EnumDescriptor() ([]byte, []int) {
 type NotifyFormat int32
 
 const (
-	NotifyFormat_NOTIFY_FORMAT_UNSPECIFIED NotifyFormat = 0
+	NotifyFormat_NOTIFY_FORMAT_UNSPECIFIED NotifyFormat = 0 // in a request: generic; never sent
 	NotifyFormat_NOTIFY_GENERIC            NotifyFormat = 1 // JSON as in docs/webhooks.md
 	NotifyFormat_NOTIFY_SLACK              NotifyFormat = 2 // an incoming webhook of Slack, or of a program that accepts its messages
 	NotifyFormat_NOTIFY_TEAMS              NotifyFormat = 3 // a workflow of Microsoft Teams with a webhook as its trigger

@@ -48,7 +48,7 @@ func notifyFormatName(f lofamov1.NotifyFormat) string {
 	return command.Dash("")
 }
 
-// Bounds of what a person gives, in bytes. The supervisors have the exact ones.
+// Bounds of the inputs, in bytes. The supervisors have the exact ones.
 const (
 	maxURLInput    = 4096
 	maxSecretInput = 1024
@@ -61,10 +61,10 @@ func notifyAddCommand(a *command.App) *cobra.Command {
 		Short: "Send a message of each incident, and of its end, to a URL",
 		Long: `Adds a target, and the policies that notify it: one message for each incident of a SICK or FAILED node or part, or of a
 rack, row, plane or block, after five seconds; another 30 seconds after its end. 'lofamoctl policy get notify.NAME' shows the
-policy. If a policy names the target already, it stays as it is.
+policy. If a policy names the target already, no policy changes.
 
 A target of the same name is replaced, and notifications that it has missed are sent if their faults stand. URL is http or
-https; - takes it from the standard input, so that it does not stand in the history of the shell. Nobody can read it back.`,
+https; - takes it from the standard input, so that it does not stand in the history of the shell. The supervisors never show it.`,
 		Example: `  lofamoctl notify add chat https://hooks.slack.com/services/… --format slack
   lofamoctl notify add ops http://alertmanager:9093 --format alertmanager
   lofamoctl notify add tickets - --secret-file tickets.secret < url`,
@@ -178,7 +178,7 @@ func notifyRemoveCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "remove NAME",
 		Short:   "Remove a target, with the policies that 'notify add' made for it",
-		Long:    "Removes a target with its policies. Nobody is told the end of incidents that it was notified of.",
+		Long:    "Removes a target with its policies. The target gets no message of the end of incidents.",
 		Example: "  lofamoctl notify remove chat",
 		Args:    command.Exactly("NAME (see lofamoctl notify list)"),
 		RunE: func(cmd *cobra.Command, args []string) error {

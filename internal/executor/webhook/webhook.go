@@ -147,7 +147,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	t := x.target(j.Parameters["target"])
 	switch {
 	case t == nil && j.Undo && j.Kind == response.WebhookNotify:
-		return executor.Done("target %s was removed: nobody is told the end", j.Parameters["target"])
+		return executor.Done("target %s was removed: it gets no message of the end", j.Parameters["target"])
 	case t == nil || !slices.Contains(t.kinds, KindName(j.Kind)):
 		return executor.NotBegun(j, "%s: there is no target %q for it", j.Kind, j.Parameters["target"])
 	}
@@ -227,7 +227,7 @@ func (x *Executor) send(ctx context.Context, t *target, m Message) (executor.HTT
 	return t.call.Post(ctx, signed(secrets, id, id, x.now(), body), body, func() { failpoint.Hit(failpoint.CallSent) })
 }
 
-// Test sends a test message to a target once: to the configured one of its name, or else as it is. Its error says why the target has not
+// Test sends a test message to a target once: to the configured one of its name, or else to the given URL. Its error says why the target has not
 // accepted the message.
 func (x *Executor) Test(ctx context.Context, to notify.Target) error {
 	t, configured := x.configured[to.Name]

@@ -35,6 +35,7 @@ func (e *Engine) becomeLeader(ev Led) {
 	e.recount()
 	e.restoreTurns(ev.Faults)
 	e.queryInterrupted(l.responses)
+	e.retryNotifications()
 	e.lookAtAll()
 }
 
@@ -304,6 +305,9 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 		}
 		return Cancels, nil
 	case Retry:
+		if err := e.lacksTarget(r); err != nil {
+			return 0, err
+		}
 		return e.retry(r)
 	case SettleHappened, SettleNot:
 		switch {
@@ -346,10 +350,10 @@ func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
 // retry tries a failed step again, or proposes an expired response again. That needs new approvals.
 func (e *Engine) retry(r *Response) (Act, error) {
 	switch {
+	case !r.Undoing && e.gatePolicy(r).reason == ReasonPolicyChanged:
+		return 0, fmt.Errorf("its policy was changed: use cancel, which undoes its actions")
 	case r.State == Expired:
 		r.State, r.Approvals, r.Asked, r.Cancelled = Proposed, nil, time.Time{}, false
-	case r.State == Failed && r.Reason == ReasonPolicyChanged:
-		return 0, fmt.Errorf("its policy was changed: use cancel, which undoes its actions")
 	case r.State == Failed:
 		s := &r.Steps[r.Step]
 		s.Failures = 0

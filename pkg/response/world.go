@@ -154,7 +154,9 @@ func (e *Engine) incidentsChanged(ev IncidentsChanged) {
 		c := cable{incident: id, ends: [2]Target{t, end}}
 		cables[t], cables[end], ids[id] = c, c, true
 	}
+	opened := make(map[string]bool, len(ev.Roots))
 	for t, id := range ev.Roots {
+		opened[id] = true
 		if e.roots[t] != id || cables[t] != e.cables[t] {
 			e.dirty[t], e.dirty[cmp.Or(ev.Ends[t], t)] = true, true
 		}
@@ -179,6 +181,13 @@ func (e *Engine) incidentsChanged(ev IncidentsChanged) {
 			e.dirty[t] = true
 		}
 	}
+	for id := range e.opened {
+		if !opened[id] { // its notifications may tell the end
+			e.recovered()
+			break
+		}
+	}
+	e.opened = opened
 	e.roots, e.cables, e.parts, e.standing = maps.Clone(ev.Roots), cables, maps.Clone(ev.Parts), maps.Clone(ev.Standing)
 	e.incidentsKnown = true
 	maps.DeleteFunc(e.bearers, func(id string, _ Target) bool { return !ids[id] })
@@ -326,6 +335,7 @@ func (e *Engine) policiesChanged(ev PoliciesChanged) {
 		}
 		return 1
 	})
+	e.targets = maps.Clone(ev.Targets)
 	e.outsideUsed = slices.ContainsFunc(e.policies, func(p *Policy) bool { return len(p.Outside) > 0 })
 	e.byName = map[string]*Policy{}
 	e.index = [fault.NumComponents][fault.Failed + 1][]*Policy{}
@@ -343,7 +353,9 @@ func (e *Engine) policiesChanged(ev PoliciesChanged) {
 		}
 	}
 	e.lookAtAll()
-	if e.leads && !e.broken { // the first enforced policy after a storm finds the breaker open
+	if e.leads && !e.broken {
+		e.retryNotifications()
+		// The first enforced policy after a storm finds the breaker open.
 		e.turned.drop(e.now.Add(-e.cfg.BreakerWindow))
 		e.judge()
 	}
@@ -398,7 +410,7 @@ func (e *Engine) lookAt(t Target) {
 				next = d
 			}
 		}
-		if e.openFor(p.Name, t) != nil {
+		if e.openFor(p, t) {
 			continue
 		}
 		match, err := p.Match.Match(&s)
@@ -457,14 +469,9 @@ func (e *Engine) candidate(p *Policy, t Target, s *Subject) (line pool, ok bool)
 	return k, true
 }
 
-// openFor returns the open response of a policy to a fault.
-func (e *Engine) openFor(policy string, t Target) *Response {
-	for _, r := range e.of[t] {
-		if r.Policy == policy {
-			return r
-		}
-	}
-	return nil
+// openFor reports whether a fault has an open response of a policy. One that the policy has outlived does not count.
+func (e *Engine) openFor(p *Policy, t Target) bool {
+	return slices.ContainsFunc(e.of[t], func(r *Response) bool { return r.Policy == p.Name && !r.outlived(p) })
 }
 
 // turns are the nodes that went bad recently, each counted once. Every replica counts by its own clock, whether it

@@ -159,8 +159,8 @@ var constants = []constant{
 	{"docs/webhooks.md", "at least three times resend; default four times", "internal/config/webhooks.go", "d < 3*a.Resend.D()"},
 	{"docs/webhooks.md", "the first 32 `members` of a group fault",
 		"internal/executor/alertmanager/alertmanager.go", "maxNamed = 32\n"},
-	{"docs/webhooks.md", "24 to 64 bytes in base64", "internal/executor/webhook/sign.go", "minSecret = 24 "},
-	{"docs/webhooks.md", "24 to 64 bytes in base64", "internal/executor/webhook/sign.go", "maxSecret = 64 "},
+	{"docs/webhooks.md", "24 to 64 bytes in base64", "internal/notify/target.go", "minSecret = 24 "},
+	{"docs/webhooks.md", "24 to 64 bytes in base64", "internal/notify/target.go", "maxSecret = 64 "},
 	{"docs/webhooks.md", "`members`, at most 1,024", "internal/executor/webhook/message.go", "MaxMembers = 1024\n"},
 
 	{"docs/kubernetes.md", "writes at most 20 nodes a second", "internal/executor/kubernetes/keeper.go", "keepQPS = 20\n"},

@@ -25,7 +25,7 @@ var constants = []constant{
 	{"docs/web.md", "more than 30 places and at least three in each direction", "web/src/model.ts",
 		"m.nodes.length <= fewNodes || m.dims.some((n) => n < 3)"},
 	{"docs/web.md", "Above 1,500 places", "web/src/scene.ts", "manyNodes = 1500\n"},
-	{"docs/web.md", "the newest 150 events", "web/src/main.ts", "maxEvents = 150 "},
+	{"docs/web.md", "the newest 600 events", "web/src/main.ts", "maxEvents = 600 "},
 	{"docs/web.md", "300 rows at most", "web/src/main.ts", "maxRows = 300 "},
 	{"docs/web.md", "the newest 10,000 events", "web/src/timeline.ts", "keep = 10_000 "},
 	{"docs/web.md", "three periods of two seconds", "internal/supervisor/web/web.go", "cfg.Alive = 2 * time.Second\n"},

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -65,8 +64,7 @@ func mergeReplicas(configured []config.ReplicaEntry, said []*lofamov1.Supervisor
 		delete(own, r.ID)
 		switch {
 		case sup == nil:
-			out = append(out, &lofamov1.Supervisor{Id: r.ID, Address: r.GRPC, ReportAddress: r.Report, HttpAddress: r.HTTP,
-				Web: strings.TrimSuffix(r.Web, "/")})
+			out = append(out, &lofamov1.Supervisor{Id: r.ID, Address: r.GRPC, ReportAddress: r.Report, HttpAddress: r.HTTP})
 		case !sup.GetRemoved():
 			out = append(out, proto.CloneOf(sup))
 		}

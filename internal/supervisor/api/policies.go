@@ -82,11 +82,10 @@ func description(d *policy.Document) *policy.Document {
 	return &short
 }
 
-// plan is a validated change of policies and targets.
+// plan is a validated change of policies.
 type plan struct {
 	changes []*lofamov1.PolicyChange
 	stored  []store.StoredPolicy
-	targets []store.StoredTarget
 	events  []*lofamov1.Event
 }
 
@@ -196,7 +195,7 @@ func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by s
 			together = append(together, d)
 		}
 	}
-	if err := errors.Join(policy.CheckNew(fresh), policy.CheckTargets(fresh, r.targetNames(set))); err != nil {
+	if err := policy.CheckNew(fresh); err != nil {
 		return p, err
 	}
 	return p, policy.CheckSet(together)
@@ -395,10 +394,10 @@ func (r *Responses) commit(ctx context.Context, by string, prepare func(store.Po
 		if err != nil {
 			return nil, storeUnread(err)
 		}
-		if p, err = prepare(set, by); err != nil || len(p.stored)+len(p.targets) == 0 {
+		if p, err = prepare(set, by); err != nil || len(p.stored) == 0 {
 			return nil, err
 		}
-		w, err := set.Write(p.stored, p.targets...)
+		w, err := set.Write(p.stored)
 		if err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
@@ -462,7 +461,8 @@ func (r *Responses) set(ctx context.Context) (store.PolicySet, error) {
 	if err == nil {
 		return set, nil
 	}
-	if set, err = r.policies.Policies(ctx); err != nil {
+	set.Policies, set.Revision, err = r.policies.Policies(ctx)
+	if err != nil {
 		return set, status.Error(codes.Unavailable, err.Error())
 	}
 	return set, nil

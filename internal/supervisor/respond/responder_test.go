@@ -343,12 +343,12 @@ func TestNewestPoliciesCount(t *testing.T) {
 				}
 				return *l.store.policies, 2
 			}
-			l.store.follow = func(each func(store.PolicySet)) {
+			l.store.follow = func(each func([]store.StoredPolicy, uint64)) {
 				if tc.older {
-					each(store.PolicySet{Policies: *l.store.policies, Revision: 2})
+					each(*l.store.policies, 2)
 				} else {
 					<-leads
-					each(store.PolicySet{Revision: 1})
+					each(nil, 1)
 				}
 				close(followed)
 			}

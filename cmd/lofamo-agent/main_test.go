@@ -383,7 +383,8 @@ func TestConfigCheckAndVersion(t *testing.T) {
 		t.Errorf("config check before the node has enrolled: %v\n%s", err, out)
 	}
 	refusal(t, 1, []string{"has not enrolled yet", "lofamo-agent run"}, "status", "--config", join)
-	if err := os.WriteFile(join, []byte("node: n7\ndims: 2x2x2\njoin: {supervisors: [10.0.0.1], tokenFile: /t, cert: /c}\n"), 0o600); err != nil {
+	text = "node: n7\ndims: 2x2x2\njoin: {supervisors: [10.0.0.1], tokenFile: /t, cert: /c}\n"
+	if err := os.WriteFile(join, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	refusal(t, 2, []string{"join.supervisors[0]", "at most one", "dims: given"}, "config", "check", join)

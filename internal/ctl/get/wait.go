@@ -134,9 +134,13 @@ func unansweredYet(err error) bool {
 
 // follow looks again after each change until the condition holds, or until ctx ends. now is what the last look found.
 func (c *condition) follow(ctx context.Context, s command.Session, now string) (bool, string, error) {
-	changed, ended := make(chan struct{}, 1), make(chan error, 1)
+	changed, ended := make(chan struct{}, 1), make(chan struct{})
 	watching, stop := context.WithCancel(ctx)
-	go func() { ended <- c.watch(watching, s, func() { poke(changed) }) }()
+	var failed error // of the watch, once it has ended
+	go func() {
+		defer close(ended)
+		failed = c.watch(watching, s, func() { poke(changed) })
+	}()
 	defer func() {
 		stop()
 		<-ended
@@ -145,12 +149,11 @@ func (c *condition) follow(ctx context.Context, s command.Session, now string) (
 		select {
 		case <-ctx.Done():
 			return false, now, nil
-		case err := <-ended:
-			ended <- err // for the deferred function
+		case <-ended:
 			if ctx.Err() != nil {
 				return false, now, nil
 			}
-			return false, now, err
+			return false, now, failed
 		case <-changed:
 		}
 		holds, found, err := c.look(ctx, s)

@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,11 +15,11 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/program"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
-
-// serviceUser is the user of the packages' unit.
-const serviceUser = "lofamo"
 
 func (o *options) joinCommand() *cobra.Command {
 	var etc string
@@ -66,7 +64,7 @@ func (o *options) joinCommand() *cobra.Command {
 }
 
 // write writes the configuration and the token. It checks both first, so that nothing is half done because of a mistake.
-func (j *joinFlags) write(etc string) error {
+func (j joinFlags) write(etc string) error {
 	if j.tokenFile == "" {
 		return fmt.Errorf("%w: join: --token-file is missing: a file as 'lofamoctl token create' prints it", errUsage)
 	}
@@ -78,29 +76,11 @@ func (j *joinFlags) write(etc string) error {
 	if _, err := pki.ParseJoinToken(strings.TrimSpace(string(token))); err != nil {
 		return fmt.Errorf("%w: --token-file %s: %w", errUsage, j.tokenFile, err)
 	}
-	file, tokenFile := filepath.Join(etc, "agent.yaml"), filepath.Join(etc, "token")
-	join := map[string]any{"tokenFile": tokenFile}
-	var supervisors []string
-	for _, s := range j.supervisors {
-		supervisors = append(supervisors, config.WithEnrolmentPort(s))
-	}
-	join["supervisors"] = supervisors
-	if j.address != "" {
-		join["address"] = j.address
-	}
-	if len(j.labels) > 0 {
-		join["labels"] = j.labels
-	}
-	out := map[string]any{"join": join}
-	if j.node != "" {
-		out["node"] = j.node
-	}
-	text, err := yaml.Marshal(out)
+	file := filepath.Join(etc, "agent.yaml")
+	j.tokenFile = filepath.Join(etc, "token")
+	text, err := j.configuration()
 	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
-	}
-	if err := checkJoin(text); err != nil {
-		return fmt.Errorf("%w: join: %w", errUsage, err)
+		return err
 	}
 	if old, err := os.ReadFile(file); err == nil && !bytes.Equal(old, text) {
 		return fmt.Errorf("%s exists and says something else: remove it, or change it by hand and restart the service", file)
@@ -110,55 +90,42 @@ func (j *joinFlags) write(etc string) error {
 	if err := os.MkdirAll(etc, 0o755); err != nil { //nolint:gosec // the service's user reads it
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := replaceToken(tokenFile, token); err != nil {
-		return err
+	uid, gid, err := program.Owner("")
+	if err != nil {
+		return fmt.Errorf("token: user %s: %w", program.ServiceUser, err)
 	}
-	if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // it holds no secret, and the service's user reads it
-		return fmt.Errorf("configuration: %w", err)
+	var files durable.Batch
+	if err = files.Add(j.tokenFile, token, 0o400, uid, gid); err == nil {
+		err = files.Add(file, text, 0o644, -1, -1) // it holds no secret, and the service's user reads it
+	}
+	if err == nil {
+		err = files.Commit()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("configuration and token: %w", err), files.Discard())
 	}
 	return nil
 }
 
-// checkJoin checks a configuration as the agent will at its start.
-func checkJoin(text []byte) error {
-	f, err := os.CreateTemp("", "lofamo-join-*.yaml")
+// configuration returns the agent's configuration with the flags alone, after the checks that the agent makes at its start.
+func (j joinFlags) configuration() ([]byte, error) {
+	cfg, err := config.ReadAgent("", nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	cfg, err := config.ReadAgent(f.Name(), nil)
+	j.into(&cfg)
+	text, err := yaml.Marshal(struct {
+		Node fault.NodeID      `json:"node,omitempty"`
+		Join config.JoinConfig `json:"join"`
+	}{cfg.Node, cfg.Join})
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	if cfg, _, err = daemon.JoinName(cfg); err != nil {
-		return err
+	if cfg, _, err = daemon.JoinName(cfg); err == nil {
+		err = cfg.ValidateJoin()
 	}
-	return cfg.ValidateJoin()
-}
-
-// replaceToken writes the token for the service's user alone, or for the caller if there is no such user.
-func replaceToken(file string, token []byte) error {
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("token: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("%w: join: %w", errUsage, err)
 	}
-	if err := os.WriteFile(file, token, 0o400); err != nil {
-		return fmt.Errorf("token: %w", err)
-	}
-	u, err := user.Lookup(serviceUser)
-	if err != nil || os.Geteuid() != 0 {
-		return nil //nolint:nilerr // no package: the caller starts the agent
-	}
-	uid, errUID := strconv.Atoi(u.Uid)
-	gid, errGID := strconv.Atoi(u.Gid)
-	if err := errors.Join(errUID, errGID); err != nil {
-		return fmt.Errorf("token: user %s: %w", serviceUser, err)
-	}
-	if err := os.Chown(file, uid, gid); err != nil {
-		return fmt.Errorf("token: %w", err)
-	}
-	return nil
+	return text, nil
 }

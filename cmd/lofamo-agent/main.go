@@ -94,13 +94,35 @@ type options struct {
 	join       joinFlags
 }
 
-// joinFlags are the enrolment flags of run.
+// joinFlags are the enrolment flags of run and of join.
 type joinFlags struct {
 	supervisors []string
 	tokenFile   string
 	node        string
 	address     string
 	labels      map[string]string
+}
+
+// into overrides a configuration by the flags that were given.
+func (j joinFlags) into(cfg *config.Agent) {
+	if len(j.supervisors) > 0 {
+		cfg.Join.Supervisors = nil
+		for _, address := range j.supervisors {
+			cfg.Join.Supervisors = append(cfg.Join.Supervisors, config.WithEnrolmentPort(address))
+		}
+	}
+	cfg.Join.TokenFile = cmp.Or(j.tokenFile, cfg.Join.TokenFile)
+	cfg.Join.Address = cmp.Or(j.address, cfg.Join.Address)
+	cfg.Node = cmp.Or(fault.NodeID(j.node), cfg.Node)
+	if len(j.labels) > 0 {
+		all := maps.Clone(j.labels)
+		for key, value := range cfg.Join.Labels {
+			if _, given := all[key]; !given {
+				all[key] = value
+			}
+		}
+		cfg.Join.Labels = all
+	}
 }
 
 func (o *options) rootCommand() *cobra.Command {
@@ -403,24 +425,7 @@ func (o *options) enrolled(ctx context.Context) (config.Agent, *daemon.Later, er
 		return cfg, nil, err
 	}
 	j := o.join
-	if len(j.supervisors) > 0 {
-		cfg.Join.Supervisors = nil
-		for _, address := range j.supervisors {
-			cfg.Join.Supervisors = append(cfg.Join.Supervisors, config.WithEnrolmentPort(address))
-		}
-	}
-	cfg.Join.TokenFile = cmp.Or(j.tokenFile, cfg.Join.TokenFile)
-	cfg.Join.Address = cmp.Or(j.address, cfg.Join.Address)
-	cfg.Node = cmp.Or(fault.NodeID(j.node), cfg.Node)
-	if len(j.labels) > 0 {
-		all := maps.Clone(j.labels)
-		for key, value := range cfg.Join.Labels {
-			if _, given := all[key]; !given {
-				all[key] = value
-			}
-		}
-		cfg.Join.Labels = all
-	}
+	j.into(&cfg)
 	if !cfg.Join.Given() {
 		if j.tokenFile != "" || j.address != "" || j.node != "" || len(j.labels) > 0 {
 			return cfg, nil, fmt.Errorf("%w: --token-file, --address, --node and --label need --join", errUsage)

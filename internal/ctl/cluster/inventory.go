@@ -1,14 +1,11 @@
 package cluster
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
-	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/program"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -388,9 +386,9 @@ It starts nothing, unless --enable is given: then it enables and starts the serv
 				a.Printf("bundle of %s: good\n", b.ID)
 				return nil
 			}
-			uid, gid, err := ids(owner)
+			uid, gid, err := program.Owner(owner)
 			if err != nil {
-				return err
+				return fmt.Errorf("--owner %s: %w", cmp.Or(owner, program.ServiceUser), err)
 			}
 			if err := b.Install(root, uid, gid, inventory.Config(keep)); err != nil {
 				return err
@@ -438,30 +436,4 @@ func join[T fmt.Stringer](list []T) string {
 		out = append(out, v.String())
 	}
 	return strings.Join(out, ", ")
-}
-
-// defaultOwner is the user of the packages' services.
-const defaultOwner = "lofamo"
-
-// ids returns the ids of the user who gets the keys; -1 to leave the owner unchanged.
-func ids(owner string) (uid, gid int, err error) {
-	name := owner
-	if name == "" {
-		name = defaultOwner
-	}
-	u, err := user.Lookup(name)
-	var unknown user.UnknownUserError
-	switch {
-	case errors.As(err, &unknown) && owner == "", err == nil && owner == "" && os.Geteuid() != 0:
-		return -1, -1, nil
-	case err != nil:
-		return 0, 0, fmt.Errorf("--owner %s: %w", name, err)
-	}
-	if uid, err = strconv.Atoi(u.Uid); err != nil {
-		return 0, 0, fmt.Errorf("--owner %s: %w", name, err)
-	}
-	if gid, err = strconv.Atoi(u.Gid); err != nil {
-		return 0, 0, fmt.Errorf("--owner %s: %w", name, err)
-	}
-	return uid, gid, nil
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/program"
@@ -84,19 +82,13 @@ topology does not have yet needs --service. It is a spare until a supervisor hea
 // joinLook is the interval between looks at a joining node.
 const joinLook = 200 * time.Millisecond
 
-// unanswered reports whether no supervisor answered, as during a change of the leader: a later try may succeed.
-func unanswered(err error) bool {
-	none := (*client.NoAnswerError)(nil)
-	return errors.As(err, &none)
-}
-
 // awaitNormal waits until a node is NORMAL, and says how long that took.
 func awaitNormal(ctx context.Context, a *command.App, s command.Session, node string, wait time.Duration) error {
 	began := a.Env.Now()
 	for {
 		took := a.Env.Now().Sub(began)
 		n, err := s.GetNode(ctx, node)
-		if err != nil && (!unanswered(err) || took > wait) {
+		if err != nil && (!command.Unanswered(err) || took > wait) {
 			return fmt.Errorf("join %s: it has its place; whether it is NORMAL is unknown: %w", node, command.Plain(err))
 		}
 		if n.GetState() == lofamov1.State_NORMAL {

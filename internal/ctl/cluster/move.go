@@ -169,7 +169,7 @@ func (st *moveStep) await(ctx context.Context, a *command.App, s command.Session
 		switch {
 		case err == nil && len(waits) == 0:
 			return took.Round(moveLook / 5), nil
-		case err != nil && (!unanswered(err) || took > wait):
+		case err != nil && (!command.Unanswered(err) || took > wait):
 			return took, fmt.Errorf("whether its links are NORMAL is unknown: %w", command.Plain(err))
 		case took > wait:
 			return took, fmt.Errorf("after %v: %s", wait, strings.Join(waits, ", "))

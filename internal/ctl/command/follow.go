@@ -3,7 +3,6 @@ package command
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,9 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/client"
 )
 
 // Pauses between two requests of -w. Changes of the fault map arrive as events and trigger requests, at most one per
@@ -49,27 +45,8 @@ func follow[M proto.Message](a *App, ctx context.Context, s Session, what string
 	if err := w.show(first); err != nil {
 		return err
 	}
-	changed, done := make(chan struct{}, 1), make(chan struct{})
-	var ended error // of the watch, once done is closed
-	poke := func() {
-		select {
-		case changed <- struct{}{}:
-		default: // one request covers both
-		}
-	}
-	watching, stop := context.WithCancel(ctx)
-	go func() {
-		defer close(done)
-		ended = s.Watch(watching, client.WatchOptions{Gap: func(uint64, uint64) {}, Progress: func(_ string, err error) {
-			if err == nil {
-				poke() // a change may have come before the watch
-			}
-		}}, func(*lofamov1.WatchResponse) error { poke(); return nil })
-	}()
-	defer func() {
-		stop()
-		<-done
-	}()
+	changes := BeginChanges(ctx, WatchMap(s))
+	defer changes.Stop()
 	every := pollPause
 	if _, ok := any(first).(interface{ GetRevision() uint64 }); ok {
 		every = backupPause
@@ -80,12 +57,12 @@ func follow[M proto.Message](a *App, ctx context.Context, s Session, what string
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-done:
+		case <-changes.Ended:
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("%s: %w", what, Plain(ended))
-		case <-changed:
+			return fmt.Errorf("%s: %w", what, Plain(changes.Err()))
+		case <-changes.Changed:
 		case <-tick.C:
 		}
 		if err := w.again(ctx, s, what, ask); err != nil {
@@ -104,7 +81,7 @@ func (w *follower[M]) again(ctx context.Context, s Session, what string, ask fun
 	if err == nil {
 		return w.show(answer)
 	}
-	if none := (*client.NoAnswerError)(nil); ctx.Err() != nil || errors.As(err, &none) {
+	if ctx.Err() != nil || Unanswered(err) {
 		err = nil
 	} else {
 		err = fmt.Errorf("%s: %w", what, Plain(err))

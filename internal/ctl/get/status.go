@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
@@ -137,11 +136,10 @@ func watchStatus(a *command.App, ctx context.Context, s command.Session, f comma
 	last, between := "", command.Documents{Format: f, Long: true}
 	for {
 		st, err := askStatus(a, ctx, s)
-		none := (*client.NoAnswerError)(nil)
 		switch {
 		case ctx.Err() != nil && last != "":
 			return nil
-		case err != nil && (last == "" || !errors.As(err, &none)):
+		case err != nil && (last == "" || !command.Unanswered(err)):
 			return err
 		case err == nil && st.digest() != last:
 			if err := st.printAgain(a, f, &between); err != nil {

@@ -2,7 +2,6 @@ package get
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/program"
 )
@@ -126,35 +124,20 @@ func (c *condition) wait(a *command.App, ctx context.Context, s command.Session,
 	return nil
 }
 
-// unansweredYet reports whether no supervisor answered, as during a change of the leader.
-func unansweredYet(err error) bool {
-	none := (*client.NoAnswerError)(nil)
-	return errors.As(err, &none)
-}
-
-// follow looks again after each change until the condition holds, or until ctx ends. now is what the last look found.
+// follow checks the condition after each change until it holds or ctx ends. now describes the last check.
 func (c *condition) follow(ctx context.Context, s command.Session, now string) (bool, string, error) {
-	changed, ended := make(chan struct{}, 1), make(chan struct{})
-	watching, stop := context.WithCancel(ctx)
-	var failed error // of the watch, once it has ended
-	go func() {
-		defer close(ended)
-		failed = c.watch(watching, s, func() { poke(changed) })
-	}()
-	defer func() {
-		stop()
-		<-ended
-	}()
+	changes := command.BeginChanges(ctx, c.watch(s))
+	defer changes.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return false, now, nil
-		case <-ended:
+		case <-changes.Ended:
 			if ctx.Err() != nil {
 				return false, now, nil
 			}
-			return false, now, failed
-		case <-changed:
+			return false, now, changes.Err()
+		case <-changes.Changed:
 		}
 		holds, found, err := c.look(ctx, s)
 		switch {
@@ -164,7 +147,7 @@ func (c *condition) follow(ctx context.Context, s command.Session, now string) (
 			return true, found, nil
 		case err == nil:
 			now = found
-		case !unansweredYet(err):
+		case !command.Unanswered(err):
 			return false, now, err
 		default:
 			now = "no supervisor answers"
@@ -172,30 +155,17 @@ func (c *condition) follow(ctx context.Context, s command.Session, now string) (
 	}
 }
 
-// poke wakes the receiver; one wake covers all changes until then.
-func poke(to chan<- struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
+// watch returns the watch of what the condition may depend on.
+func (c *condition) watch(s command.Session) func(ctx context.Context, changed func()) error {
+	if c.state != lofamov1.State_STATE_UNSPECIFIED {
+		return command.WatchMap(s)
 	}
-}
-
-// watch calls changed at the start and after each change that the condition may depend on, until ctx ends.
-func (c *condition) watch(ctx context.Context, s command.Session, changed func()) error {
-	if c.state == lofamov1.State_STATE_UNSPECIFIED {
+	return func(ctx context.Context, changed func()) error {
 		return s.WatchIncidents(ctx, &lofamov1.WatchIncidentsRequest{}, func(*lofamov1.WatchIncidentsResponse) error {
 			changed()
 			return nil
 		})
 	}
-	return s.Watch(ctx, client.WatchOptions{Gap: func(uint64, uint64) {}, Progress: func(_ string, err error) {
-		if err == nil {
-			changed() // a change may have come before the watch
-		}
-	}}, func(*lofamov1.WatchResponse) error {
-		changed()
-		return nil
-	})
 }
 
 // look reports whether the condition holds, and says how things stand.

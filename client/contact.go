@@ -19,8 +19,8 @@ const blindAfter = 1500 * time.Millisecond
 // contactSilence is the silence after which Contact looks for another supervisor.
 const contactSilence = time.Second
 
-// Contact calls report when no supervisor has answered for 1.5 s, and when one answers again, until ctx ends. A view that shows what it
-// knew must say so in between. Contact begins as if a supervisor had just answered. It asks one only after 0.5 s without a byte from it.
+// Contact calls report after 1.5 s without an answer of any supervisor, and when one answers again. It returns when ctx ends. In between, a
+// live view must say that it is blind. Contact begins as if a supervisor had just answered, and asks one only after 0.5 s of its silence.
 func (c *Client) Contact(ctx context.Context, report func(Contact)) {
 	last, seen, lost := c.start(), time.Now(), false
 	for rounds := 0; ctx.Err() == nil; rounds++ {

@@ -48,8 +48,8 @@ func (c *Client) dialer(i int) func(context.Context, string) (net.Conn, error) {
 // heardAt returns when supervisor i last sent a byte; the client's start if it never did.
 func (c *Client) heardAt(i int) time.Time { return c.made.Add(time.Duration(c.heard[i].Load())) }
 
-// untilSilent returns nil once supervisor i has sent no byte for a time, although the client asked for one in the second half of that time,
-// or at once if it cannot be asked. It returns the error of ctx if ctx ends first.
+// untilSilent returns nil when supervisor i has been silent for a time: it sent no byte, although the client asked for one in the second
+// half of that time. If the question fails, it returns nil at once. It returns the error of ctx if ctx ends first.
 func (c *Client) untilSilent(ctx context.Context, i int, silence time.Duration) error {
 	for from := time.Now(); ; {
 		if at := c.heardAt(i); at.After(from) {

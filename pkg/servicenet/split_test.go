@@ -229,7 +229,7 @@ func TestReportOfLongestNamesFitsRelayed(t *testing.T) {
 	}
 }
 
-// A digest without room for all details keeps those of what is wrong.
+// A digest without room for all details keeps the details of faults.
 func TestCrowdedDigestKeepsDetailsOfFaults(t *testing.T) {
 	const why = "given up, next start after 1m0s: 5 restarts within 1m0s, the last ended with code 1"
 	r := fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfDNP}, Epoch: 1 << 16, Seq: 9}, Digest: true}

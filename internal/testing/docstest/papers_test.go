@@ -147,7 +147,7 @@ func testNames(t *testing.T) map[string]bool {
 	return out
 }
 
-// unproved returns what the evidence of a done row lacks; "" for nothing. TestEveryLinkLeadsToFile checks that the section exists.
+// unproved names the missing evidence of a done row, or returns "". TestEveryLinkLeadsToFile checks that the section exists.
 func (r tableRow) unproved(tests map[string]bool) string {
 	if word, _, _ := strings.Cut(r.status, ": "); word != "done" {
 		return ""

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -16,7 +18,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/testing/requirements"
 )
 
 const (
@@ -88,8 +89,9 @@ func TestDamagedFilesAreNamed(t *testing.T) {
 }
 
 func TestUnreadableFilesAreNamed(t *testing.T) {
-	if os.Geteuid() == 0 {
-		requirements.Missing(t, "a user who is not root")
+	if os.Geteuid() == 0 { // who may read everything
+		runAsNobody(t)
+		return
 	}
 	cfg := config(t, keys(t))
 	m, err := embedded.Start(cfg)
@@ -103,6 +105,18 @@ func TestUnreadableFilesAreNamed(t *testing.T) {
 	if _, err := embedded.Start(cfg); err == nil || !strings.Contains(err.Error(), db) || !strings.Contains(err.Error(),
 		"give it to the user") {
 		t.Errorf("%v: want the file and the remedy", err)
+	}
+}
+
+// runAsNobody runs the test in a process of another user.
+func runAsNobody(t *testing.T) {
+	t.Helper()
+	const nobody = 65534
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run", "^"+t.Name()+"$")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.Dir, cmd.Env = "/", append(os.Environ(), "TMPDIR=/tmp", "GOTMPDIR=/tmp")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Fatalf("as another user: %v\n%s", err, out)
 	}
 }
 

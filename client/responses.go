@@ -44,6 +44,13 @@ func (c *Client) ApplyPolicies(ctx context.Context, req *lofamov1.ApplyPoliciesR
 	})
 }
 
+// CheckPolicies checks policies, together with those in force. It changes nothing.
+func (c *Client) CheckPolicies(ctx context.Context, req *lofamov1.CheckPoliciesRequest) (*lofamov1.CheckPoliciesResponse, error) {
+	return readResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.CheckPoliciesResponse, error) {
+		return s.CheckPolicies(ctx, req)
+	})
+}
+
 // DeletePolicies deletes policies.
 func (c *Client) DeletePolicies(ctx context.Context, req *lofamov1.DeletePoliciesRequest) (*lofamov1.DeletePoliciesResponse, error) {
 	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.DeletePoliciesResponse, error) {

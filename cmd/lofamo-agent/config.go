@@ -98,7 +98,16 @@ func placeOf(cfg config.Agent) string {
 // stored configuration is still to be checked.
 func (o *options) checkJoin(stdout io.Writer) (bool, error) {
 	cfg, err := o.read()
-	if err != nil || !cfg.Join.Given() {
+	if err != nil {
+		return false, err
+	}
+	if !cfg.Join.Given() {
+		if _, enrolled := daemon.JoinedFile(cfg.StateDir); enrolled && cfg.Cluster == "" { // run --join --config FILE
+			err = cfg.ValidateOwn()
+		}
+		if err != nil {
+			err = o.invalid(err)
+		}
 		return false, err
 	}
 	if cfg, _, err = daemon.JoinName(cfg); err != nil {

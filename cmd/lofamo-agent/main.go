@@ -247,7 +247,7 @@ func (o *options) run(ctx context.Context) error {
 		return daemon.Run(ctx, daemon.RunConfig{
 			Agent: cfg, Program: binary, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
 			Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again, Environ: o.environ,
-			Refresh: later.Refresh, Readdress: later.Readdress, Reread: reread,
+			Refresh: later.Refresh, Own: later.Own, Readdress: later.Readdress, Reread: reread,
 		}, log)
 	})
 }
@@ -381,13 +381,21 @@ func (o *options) read() (config.Agent, error) {
 	return cfg, nil
 }
 
+// absolute returns the absolute path of the configuration file; "": none is given.
+func (o *options) absolute() (string, error) {
+	if o.config == "" {
+		return "", nil
+	}
+	return filepath.Abs(o.config)
+}
+
 // load reads the complete configuration and checks it. That of an enrolled node is in its state directory.
 func (o *options) load() (config.Agent, error) {
 	cfg, err := o.read()
 	if err != nil {
 		return cfg, err
 	}
-	if cfg.Join.Given() || o.config == "" && cfg.Cluster == "" {
+	if cfg.Join.Given() || cfg.Cluster == "" {
 		file, enrolled := daemon.JoinedFile(cfg.StateDir)
 		if enrolled {
 			o.config, o.environ = file, withoutConfig(o.environ)
@@ -418,14 +426,23 @@ func (o *options) invalid(err error) error {
 	return &half.ConfigError{Err: err}
 }
 
+// readJoin is read, with the flags of a node that enrols.
+func (o *options) readJoin() (config.Agent, error) {
+	cfg, err := o.read()
+	if err != nil {
+		return cfg, err
+	}
+	o.join.into(&cfg)
+	return cfg, nil
+}
+
 // enrolled enrols the node if necessary, and then loads its configuration.
 func (o *options) enrolled(ctx context.Context) (config.Agent, *daemon.Later, error) {
-	cfg, err := o.read()
+	cfg, err := o.readJoin()
 	if err != nil {
 		return cfg, nil, err
 	}
 	j := o.join
-	j.into(&cfg)
 	if !cfg.Join.Given() {
 		if j.tokenFile != "" || j.address != "" || j.node != "" || len(j.labels) > 0 {
 			return cfg, nil, fmt.Errorf("%w: --token-file, --address, --node and --label need --join", errUsage)
@@ -435,6 +452,11 @@ func (o *options) enrolled(ctx context.Context) (config.Agent, *daemon.Later, er
 	}
 	cfg, file, later, err := daemon.Join(ctx, cfg, program.NewLogger(cfg.Log, o.stderr))
 	if err != nil {
+		return cfg, nil, err
+	}
+	given := *o
+	later.Given = given.readJoin
+	if later.File, err = o.absolute(); err != nil {
 		return cfg, nil, err
 	}
 	o.config, o.environ = file, withoutConfig(o.environ) // the file has their values

@@ -413,6 +413,28 @@ func TestConfigCheckAndVersion(t *testing.T) {
 	}
 }
 
+// TestConfigCheckOfFileBesideJoinFlag: a node that enrolled by run --join has its own settings in a file without join.
+func TestConfigCheckOfFileBesideJoinFlag(t *testing.T) {
+	c := node(t)
+	c.StateDir = t.TempDir()
+	if err := os.Mkdir(filepath.Join(c.StateDir, "joined"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(write(t, c, ""), filepath.Join(c.StateDir, "joined", "agent.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(t.TempDir(), "agent.yaml")
+	for command, want := range map[string]string{"/bin/true": ": good: node n0-0-0", "relative": "sensors.peripherals[0]"} {
+		text := "stateDir: " + c.StateDir + "\nsensors: {peripherals: [{kind: script, command: [" + command + "]}]}\n"
+		if err := os.WriteFile(own, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := agentCommand(t, "config", "check", "--config", own).CombinedOutput(); !strings.Contains(string(out), want) {
+			t.Errorf("command %s: %s: want %q", command, out, want)
+		}
+	}
+}
+
 // daemonProcess is a running lofamo-agent run.
 type daemonProcess struct {
 	t      *testing.T

@@ -21,7 +21,8 @@ func (o *options) restartCommand() *cobra.Command {
 		Long: `Makes the recovery daemon restart the DNP half and then the host half, as after a crash: at once, from its
 copy, announced to the neighbours, so that the node does not become FAILED. The second restart follows when the first
 half has passed its self-test, and no half is restarted while the other does not serve. The halves read the
-configuration, certificates and keys again, and run the program that is installed now. A node that has enrolled first
+configuration, certificates and keys again, and run the program that is installed now. A node that has enrolled reads the
+file that its daemon was started with, and refuses any other. It first
 asks the supervisors for the present authorities and keys of the cluster. If it gets none, the halves restart with what they
 have, and the command fails. The daemon itself keeps running:
 'systemctl kill --kill-whom=main -s KILL lofamo-agent' replaces it without the halves.
@@ -37,6 +38,10 @@ Run it as root or as the user of the halves.`,
 			h, err := parseHalf(name)
 			if err != nil {
 				return fmt.Errorf("%w: --half: %w", errUsage, err)
+			}
+			given, err := o.absolute()
+			if err != nil {
+				return err
 			}
 			cfg, err := o.load()
 			if err != nil {
@@ -57,7 +62,7 @@ Run it as root or as the user of the halves.`,
 			}
 			var stale error
 			for _, h := range halves {
-				said, err := daemon.RestartHalf(c.Context(), cfg.StateDir, h)
+				said, err := daemon.RestartHalf(c.Context(), cfg.StateDir, given, h)
 				if err != nil {
 					return err
 				}

@@ -177,6 +177,7 @@ var fuzzed = map[string]string{
 	"internal/supervisor/store.decodeOldInbox":       "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.decodePeers":          "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.decodePolicy":         "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeTargets":        "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.decodeResponseHead":   "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.decodeSnapshot":       "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/store.decodeSupervisors":    "internal/supervisor/store FuzzStoreValues",

@@ -194,6 +194,9 @@ var ErrBusy = errors.New("the cluster is in use")
 // ErrLongPath is the error for a directory whose path leaves no room for the names of a cluster's files.
 var ErrLongPath = errors.New("path too long")
 
+// ErrUnusable is the error for a directory whose cluster.json is readable, but describes no cluster that this program can use.
+var ErrUnusable = errors.New("the file describes no usable cluster")
+
 // ErrForeign is the error for a directory in which somebody else can write. Its content decides which processes are ended, which programs
 // start, and whom keys are shown to.
 var ErrForeign = errors.New("another user can change this cluster")
@@ -248,23 +251,27 @@ func Load(dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("read local cluster: %w", err)
 	}
 	c := &Cluster{dir: abs}
-	if err := json.Unmarshal(b, &c.info); err != nil {
-		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
-	}
-	if c.info.Version != infoVersion {
-		return nil, fmt.Errorf("read local cluster %s: version %d: this program knows version %d; make a new cluster", path, c.info.Version,
-			infoVersion)
-	}
-	if c.dims, err = grid.ParseDims(c.info.Dims); err != nil {
-		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
-	}
-	if err := c.info.check(c.dims); err != nil {
-		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
+	if err := c.decode(b); err != nil {
+		return nil, fmt.Errorf("read local cluster %s: %w: %w", path, ErrUnusable, err)
 	}
 	if c.info.Boot != bootID() {
 		c.info.forgetProcesses()
 	}
 	return c, nil
+}
+
+// decode reads the content of cluster.json.
+func (c *Cluster) decode(b []byte) (err error) {
+	if err := json.Unmarshal(b, &c.info); err != nil {
+		return err
+	}
+	if c.info.Version != infoVersion {
+		return fmt.Errorf("version %d: this program knows version %d; make a new cluster", c.info.Version, infoVersion)
+	}
+	if c.dims, err = grid.ParseDims(c.info.Dims); err != nil {
+		return err
+	}
+	return c.info.check(c.dims)
 }
 
 // check refuses content that Create does not write: the methods of Cluster index nodes by their places, and make paths of names.

@@ -177,8 +177,10 @@ func makeRoom(dir string, force bool) error {
 		return fmt.Errorf("make a local cluster in %s: a stopped %s one is there: start that, or replace it with --force-new", dir, old.dims)
 	case err == nil, force && !errors.Is(err, ErrNoCluster):
 		return removeOwn(dir)
-	case !errors.Is(err, ErrNoCluster):
+	case errors.Is(err, ErrUnusable):
 		return fmt.Errorf("%w (--force-new replaces it)", err)
+	case !errors.Is(err, ErrNoCluster):
+		return err
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

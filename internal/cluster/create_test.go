@@ -262,6 +262,27 @@ func TestCreateRefusesInvalidOptions(t *testing.T) {
 	}
 }
 
+// TestForceIsNoRemedyForUnreadableFile: a new cluster replaces a file that describes no cluster. It does not mend one that cannot be read.
+func TestForceIsNoRemedyForUnreadableFile(t *testing.T) {
+	for name, tc := range map[string]struct {
+		make   func(path string) error
+		remedy bool
+	}{
+		"describes no cluster": {func(path string) error { return os.WriteFile(path, []byte("{}"), 0o600) }, true},
+		"is no JSON":           {func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) }, true},
+		"cannot be read":       {func(path string) error { return os.Mkdir(path, 0o700) }, false},
+	} {
+		dir := shortTempDir(t)
+		if err := tc.make(filepath.Join(dir, "cluster.json")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Create(Options{Dims: dims(t, "2"), Supervisors: 1, Dir: dir})
+		if err == nil || strings.Contains(err.Error(), "--force-new") != tc.remedy || !strings.Contains(err.Error(), "cluster.json") {
+			t.Errorf("%s: %v: --force-new as its remedy: want %v", name, err, tc.remedy)
+		}
+	}
+}
+
 func TestStoppedClusterIsReplacedOnlyByForce(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
 	o := Options{Dir: c.dir, Dims: dims(t, "3"), Supervisors: 1}

@@ -219,6 +219,13 @@ func (a Agent) Validate() error {
 	return p.err()
 }
 
+// ValidateOwn checks the settings that a node has of its own, whether it enrols or not.
+func (a Agent) ValidateOwn() error {
+	p := &problems{}
+	a.validateOwn(p)
+	return p.err()
+}
+
 // validateOwn checks the fields that do not depend on the node's place, keys and supervisors.
 func (a Agent) validateOwn(p *problems) {
 	if a.StateDir == "" || len(a.StateDir) > maxStateDir {

@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Webhooks lists the targets of response policies, which may call no others. See docs/webhooks.md.
+// Webhooks lists the targets of response policies, which may call only these and those of `lofamoctl notify add`. See
+// docs/webhooks.md.
 type Webhooks struct {
 	// Targets by the names that policies use. At most 64.
 	Targets []WebhookTarget `json:"targets"`
@@ -27,8 +28,9 @@ type WebhookTarget struct {
 	// Kinds are the allowed uses: notify, remediate. Default notify alone.
 	Kinds []string `json:"kinds,omitempty"`
 	// SecretFiles hold the secrets that sign requests, "whsec_" and 24 to 64 bytes in base64. Use two during a change
-	// of the secret: requests then bear both signatures. The files are read again for every request. 1 or 2. Required.
-	SecretFiles []string `json:"secretFiles"`
+	// of the secret: requests then bear both signatures. The files are read again for every request. 1 or 2; with answers
+	// status also none, and then requests have no signature.
+	SecretFiles []string `json:"secretFiles,omitempty"`
 	// Answers is contract, if the receiver answers as in docs/webhooks.md, or status for other receivers: then a status
 	// of 2xx is success, and only notify is possible. Default contract.
 	Answers string `json:"answers,omitempty"`
@@ -160,8 +162,8 @@ func (t WebhookTarget) validate(p *problems, at string) {
 			p.bad(fmt.Sprintf("%skinds[%d]", at, i), k, "each kind once")
 		}
 	}
-	if n := len(t.SecretFiles); n < 1 || n > 2 {
-		p.bad(at+"secretFiles", n, "1, or 2 while a secret is being replaced")
+	if n := len(t.SecretFiles); n > 2 || n == 0 && t.Answers == AnswersContract {
+		p.bad(at+"secretFiles", n, "1, or 2 while a secret is being replaced; none only with answers: %s", AnswersStatus)
 	}
 	for i, f := range t.SecretFiles {
 		p.path(fmt.Sprintf("%ssecretFiles[%d]", at, i), f)

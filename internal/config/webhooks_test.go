@@ -15,6 +15,11 @@ func TestWebhookValidationNamesField(t *testing.T) {
 	if err := (Webhooks{Targets: []WebhookTarget{goodTarget()}}).Validate(); err != nil {
 		t.Fatal(err)
 	}
+	unsigned := goodTarget()
+	unsigned.SecretFiles, unsigned.Answers = nil, AnswersStatus
+	if err := (Webhooks{Targets: []WebhookTarget{unsigned}}).Validate(); err != nil {
+		t.Errorf("a target that answers with a status alone needs no secret: %v", err)
+	}
 	if err := (Webhooks{}).Validate(); err == nil || !strings.Contains(err.Error(), "targets: given 0") {
 		t.Errorf("%v", err)
 	}

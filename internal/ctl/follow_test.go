@@ -104,7 +104,7 @@ var everyGet = map[string]struct{ args, want, name, path, value string }{
 	"get events":      {"", "REVISION", "event/42-0", "{.events[-1].revision}", "42"},
 	"get reports":     {"", "SENDERS", "sender/n0-0-0", "{.senders[0].node}", "n0-0-0"},
 	"get supervisors": {"", "sup-1", "supervisor/sup-1", "{.supervisors[1].id}", "sup-1"},
-	"get topology":    {"", "dims ", "topology/2x2x2", "{.dims}", "2x2x2"},
+	"get topology":    {"", "failure domains ", "topology/2x2x2", "{.dims}", "2x2x2"},
 	"get masks":       {"", "loses frames", "mask/n1-0-0/X+", "{.masks[0].direction}", "X+"},
 	"get diagnosis":   {"", "it does not answer", "diagnosis/last", "{.faults[0].node}", "n0-0-0"},
 	"get procedure":   {"", "NOT CLEAR", "procedure/last", "{.supervisor}", "sup-1"},

@@ -151,7 +151,7 @@ Exit codes: 0 success, 1 failure, 2 a usage error, 3 a diagnosis that found some
 	group("Act", get.AcknowledgeCommand(a), cluster.MaintenanceCommand(a), get.MaskCommand(a), get.UnmaskCommand(a),
 		policy.ResponseCommand(a))
 	group("Change the cluster", cluster.Command(a), cluster.NodeCommand(a), cluster.SupervisorCommand(a), get.ApplyCommand(a),
-		get.LabelCommand(a), policy.Command(a), cluster.CertCommand(a), cluster.TokenCommand(a))
+		get.LabelCommand(a), policy.Command(a), policy.NotifyCommand(a), cluster.CertCommand(a), cluster.TokenCommand(a))
 	group("Try it on this machine", cluster.UpCommand(a), cluster.DownCommand(a), cluster.ScaleCommand(a), cluster.InjectCommand(a))
 	group("This program", cluster.ConfigCommand(a), versionCommand(a))
 	root.SetHelpCommandGroupID("This program")

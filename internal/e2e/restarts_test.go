@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 
@@ -42,6 +43,9 @@ func TestPlannedRestartOfAllAgentsCommitsNoFault(t *testing.T) {
 		for _, e := range events(before).GetEvents() {
 			if e.GetKind() == lofamov1.EventKind_RECOVERY_CHANGED {
 				recovered[e.GetNode()+"/"+e.GetComponent()] = true
+				if !strings.Contains(e.GetReason(), "ended on request") {
+					t.Errorf("the event of a planned restart has the reason %q", e.GetReason())
+				}
 			}
 		}
 		return len(recovered) == 2*len(nodes)

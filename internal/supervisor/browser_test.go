@@ -58,6 +58,10 @@ func TestBrowser(t *testing.T) {
 		resp, err := client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
 		return err == nil && resp.GetNodes().GetNormal() == 27
 	})
+	if list, err := client.ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{}); err != nil ||
+		list.GetSupervisors()[0].GetWeb() != "http://"+c.Configs[0].Web.Listen {
+		t.Errorf("the supervisors are %v, %v: want the address of the page", list, err)
+	}
 	applyReseat(t, c, c.Configs[0].GRPC)
 	ctx, cancel := context.WithTimeout(t.Context(), browserTime)
 	defer cancel()

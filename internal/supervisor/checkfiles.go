@@ -25,10 +25,8 @@ func CheckFiles(cfg config.Supervisor) error {
 		}
 	}
 	x := cfg.Responses.Executors
-	if x.Webhooks != nil {
-		_, err := webhook.New(*x.Webhooks)
-		read("webhooks", err)
-	}
+	_, err = webhook.New(cfg.Cluster, x.Webhooks)
+	read("webhooks", err)
 	if x.Alertmanager != nil {
 		_, err := alertmanager.New(*x.Alertmanager, nil, logger)
 		read("alertmanager", err)

@@ -42,6 +42,9 @@ func TestTorusBeginsWithoutNodes(t *testing.T) {
 	if err != nil || len(list.GetNodes()) != 3 || !list.GetNodes()[0].GetSpare() || list.GetCluster().GetDims() != "0x0x0" {
 		t.Fatalf("the map at the beginning is %v, %v", list, err)
 	}
+	if !list.GetCluster().GetOrdinary() {
+		t.Error("a cluster without nodes is no ordinary one")
+	}
 	for _, a := range c.Agents {
 		a.Link(grid.Dims{X: 2, Y: 2, Z: 2}, "")
 		a.SayPeers(t, c.Configs[leader].Report)
@@ -66,6 +69,9 @@ func TestTorusBeginsWithoutNodes(t *testing.T) {
 	list, err = c.Client(t, at).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
 	if err != nil || len(list.GetNodes()) != 3 {
 		t.Fatalf("the map is %v, %v", list, err)
+	}
+	if list.GetCluster().GetOrdinary() {
+		t.Error("a cluster whose nodes an operator has placed is an ordinary one")
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
 	"github.com/lofamo/lofamo/internal/executor/node"
+	"github.com/lofamo/lofamo/internal/executor/webhook"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
@@ -102,12 +103,13 @@ type gossipPart struct {
 
 // respondPart runs responses to faults.
 type respondPart struct {
-	responder *respond.Responder     // nil in a parent of regions, and where the configuration disables responses
-	executor  *executor.Remote       // the executor process; nil if there is none
-	actor     *node.Actor            // sends the actions of responses to nodes
-	alerts    *alertmanager.Executor // nil: no alerts are sent
-	cluster   *kubernetes.Executor   // nil: no responses in Kubernetes
-	witnesses *witnesses             // the management controllers of nodes; nil without an executor process
+	responder *respond.Responder    // nil in a parent of regions, and where the configuration disables responses
+	executor  *executor.Remote      // the executor process; nil if there is none
+	actor     *node.Actor           // sends the actions of responses to nodes
+	webhooks  *webhook.Executor     // nil without a responder
+	alerts    *alertmanager.Targets // the same
+	cluster   *kubernetes.Executor  // nil: no responses in Kubernetes
+	witnesses *witnesses            // the management controllers of nodes; nil without an executor process
 }
 
 // federationPart connects this replica to other regions and to a parent.

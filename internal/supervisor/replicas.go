@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,7 +65,8 @@ func mergeReplicas(configured []config.ReplicaEntry, said []*lofamov1.Supervisor
 		delete(own, r.ID)
 		switch {
 		case sup == nil:
-			out = append(out, &lofamov1.Supervisor{Id: r.ID, Address: r.GRPC, ReportAddress: r.Report, HttpAddress: r.HTTP})
+			out = append(out, &lofamov1.Supervisor{Id: r.ID, Address: r.GRPC, ReportAddress: r.Report, HttpAddress: r.HTTP,
+				Web: strings.TrimSuffix(r.Web, "/")})
 		case !sup.GetRemoved():
 			out = append(out, proto.CloneOf(sup))
 		}

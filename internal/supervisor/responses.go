@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
 	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/executor/webhook"
+	"github.com/lofamo/lofamo/internal/notify"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/respond"
@@ -48,7 +50,7 @@ func (p *respondPart) start(s *Supervisor) error {
 	p.responder, err = respond.New(respond.Config{
 		Cluster: s.cfg.Cluster, Limits: limits, Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
 		Store: s.store.Etcd, Incidents: s.store.incidents, Awareness: awarenessOf{s.engine.Engine}, Supervisors: s.whereReplicas,
-		Executors: executors, Unconfigured: s.sourceKey,
+		Executors: executors, Targets: targetNames(s.configuredTargets()), SetTargets: s.setTargets, Unconfigured: s.sourceKey,
 		Metrics: respond.NewMetrics(s.metrics.registry), Logger: s.logger,
 	})
 	return err
@@ -82,21 +84,14 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		s.respond.cluster = x
 		add(x, kubernetes.Kinds()...)
 	}
-	if c.Webhooks != nil {
-		x, err := webhook.New(*c.Webhooks)
-		if err != nil {
-			return nil, fmt.Errorf("responses.executors.webhooks: %w", err)
-		}
-		add(x, webhook.Kinds()...)
+	if s.respond.webhooks, err = webhook.New(s.cfg.Cluster, c.Webhooks); err != nil {
+		return nil, fmt.Errorf("responses.executors.webhooks: %w", err)
 	}
-	if c.Alertmanager != nil {
-		x, err := alertmanager.New(*c.Alertmanager, s.standingResponses, s.logger)
-		if err != nil {
-			return nil, fmt.Errorf("responses.executors.alertmanager: %w", err)
-		}
-		s.respond.alerts = x
-		add(x, alertmanager.Kinds()...)
+	add(s.respond.webhooks, webhook.Kinds()...)
+	if s.respond.alerts, err = alertmanager.NewTargets(s.cfg.Cluster, c.Alertmanager, s.standingResponses, s.logger); err != nil {
+		return nil, fmt.Errorf("responses.executors.alertmanager: %w", err)
 	}
+	add(s.respond.alerts, alertmanager.Kinds()...)
 	if c.Process != nil {
 		x, err := executor.NewRemote(*c.Process, s.cfg.Cluster, s.cfg.TLS, s.trust.registry)
 		if err != nil {
@@ -127,9 +122,7 @@ func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
 		return
 	}
 	wg.Go(func() { s.respond.responder.Run(ctx) })
-	if s.respond.alerts != nil {
-		wg.Go(func() { s.respond.alerts.Run(ctx) })
-	}
+	wg.Go(func() { s.respond.alerts.Run(ctx) })
 }
 
 // sourceKey implements response.Unconfigured.
@@ -157,8 +150,50 @@ func (s *Supervisor) responseService() *api.Responses {
 	default:
 		out := api.NewResponses(s.api.Server, s.store.Etcd, s.respond.responder)
 		out.Sources(s.sourceKey)
+		out.Notify(api.Notifier{Configured: s.configuredTargets(), Test: s.testTarget})
 		return out
 	}
+}
+
+// configuredTargets returns the targets in the configuration that policies may name.
+func (s *Supervisor) configuredTargets() []api.ConfiguredTarget {
+	w := s.cfg.Responses.Executors.Webhooks
+	if w == nil {
+		return nil
+	}
+	var out []api.ConfiguredTarget
+	for _, t := range w.Filled().Targets {
+		c := api.ConfiguredTarget{Name: t.Name, URL: t.URL, Signed: len(t.SecretFiles) > 0}
+		for _, k := range webhook.Kinds() {
+			if slices.Contains(t.Kinds, webhook.KindName(k)) {
+				c.Kinds = append(c.Kinds, k)
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func targetNames(configured []api.ConfiguredTarget) []string {
+	var out []string
+	for _, c := range configured {
+		out = append(out, c.Name)
+	}
+	return out
+}
+
+// setTargets passes the targets that operators have added to the executors.
+func (s *Supervisor) setTargets(added []notify.Target) {
+	s.respond.webhooks.SetTargets(added)
+	s.respond.alerts.SetTargets(added)
+}
+
+// testTarget sends a test message to a target.
+func (s *Supervisor) testTarget(ctx context.Context, to notify.Target) error {
+	if to.Format == notify.Alertmanager {
+		return s.respond.alerts.Test(ctx, to)
+	}
+	return s.respond.webhooks.Test(ctx, to)
 }
 
 // mapChanged passes a version of the map to its followers.

@@ -146,7 +146,8 @@ const publishRetry = time.Second
 
 // publish stores this replica's own entry for the other replicas, as soon as the store accepts it.
 func (s *Supervisor) publish(ctx context.Context) {
-	self := &lofamov1.Supervisor{Id: s.self.ID, Address: s.self.GRPC, ReportAddress: s.self.Report, HttpAddress: s.self.HTTP}
+	self := &lofamov1.Supervisor{Id: s.self.ID, Address: s.self.GRPC, ReportAddress: s.self.Report, HttpAddress: s.self.HTTP,
+		Web: strings.TrimSuffix(s.self.Web, "/")}
 	if s.store.member != nil {
 		self.EtcdMember = s.store.member.ID()
 	}

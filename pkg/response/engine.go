@@ -22,6 +22,7 @@ import (
 type Engine struct {
 	cfg     Config
 	now     time.Time // time never goes back
+	born    time.Time // of the first step
 	cluster cluster
 	world   world
 
@@ -66,6 +67,9 @@ type Engine struct {
 	cables    map[Target]cable             // root causes that are cables, by each of their ends
 	bearers   map[string]Target            // by id of a cable's incident: the end that counts as its root
 	parts     map[Target]string            // ids of incidents, by listed consequence
+	opened    map[string]bool              // ids of the OPEN incidents
+	targets   map[string]uint64            // see PoliciesChanged
+	tried     map[string]uint64            // the targets when failed notifications were last retried
 	standing  map[string]uint32            // notices of the incidents that are not closed, by id
 	epochs    map[fault.NodeID]fault.Epoch // of the nodes' hosts
 	quiets    map[fault.NodeID]*quiet      // nodes whose fencing is awaited
@@ -124,6 +128,7 @@ func (e *Engine) forget() {
 	e.breaker = Breaker{}
 	e.open, e.of, e.order = map[string]*Response{}, map[Target][]*Response{}, map[string]uint64{}
 	e.ended, e.rest, e.look = map[string]end{}, map[restKey]time.Time{}, map[string]look{}
+	e.tried = nil
 	e.counts, e.said = [numPools]int{}, map[saidKey]Reason{}
 	e.halted, e.queried, e.lapses = map[string]int{}, map[Attempt]bool{}, map[lapseKey]lapse{}
 	for k := range e.backlogs {
@@ -142,6 +147,9 @@ func (e *Engine) forget() {
 func (e *Engine) Step(now time.Time, ev Event) Output {
 	if now.After(e.now) {
 		e.now = now
+	}
+	if e.born.IsZero() {
+		e.born = e.now
 	}
 	var out Output
 	e.out, e.records, e.dirty, e.touched = &out, map[string]Record{}, map[Target]bool{}, map[string]bool{}

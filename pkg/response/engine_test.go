@@ -2,6 +2,7 @@ package response_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -409,6 +410,51 @@ func TestFirstStartIsNoStorm(t *testing.T) {
 	become(fault.Normal, false)
 	if become(fault.Sick, false); !e.Breaker().Open {
 		t.Error("the breaker stayed closed when 20 of 32 nodes that had been NORMAL became SICK")
+	}
+}
+
+// TestNodesThatStartLateAreNoStorm: after a power cut, nodes of a map that was NORMAL are silent or dead until they start. A supervisor that
+// started just now does not count them, also if it leads again. Neither holds for a supervisor that has followed the map for
+// longer or has seen them start, or for dead nodes that the leader has heard.
+func TestNodesThatStartLateAreNoStorm(t *testing.T) {
+	dims := grid.Dims{X: 4, Y: 4, Z: 2}
+	for name, tc := range map[string]struct {
+		state  fault.State
+		noLife bool
+		starts bool // this replica has seen the nodes start
+		age    time.Duration
+		open   bool
+	}{
+		"silent":                      {state: fault.Unknown},
+		"silent, and long after":      {state: fault.Unknown, age: 5 * time.Minute, open: true},
+		"never heard":                 {state: fault.Failed, noLife: true},
+		"never heard, and long after": {state: fault.Failed, noLife: true, age: 5 * time.Minute, open: true},
+		"heard":                       {state: fault.Failed, open: true},
+		"silent after its start":      {state: fault.Unknown, starts: true, open: true},
+		"not heard after its start":   {state: fault.Failed, noLife: true, starts: true, open: true},
+	} {
+		l := newLab(t, quick(), dims, testPolicies(t)["drain"])
+		l.lead()
+		l.until(start.Add(tc.age))
+		for _, n := range l.topo.Nodes[:20] {
+			if tc.starts {
+				l.step(response.Booted{Node: n.ID, Epoch: l.epochs[n.ID] + 1})
+			}
+			f := l.own(n.ID, fault.ComponentNode, tc.state)
+			f.NoLife = tc.noLife
+			l.set(f)
+		}
+		for _, n := range l.topo.Nodes[:20] { // their neighbours start, and accuse them
+			if tc.state == fault.Unknown {
+				l.set(l.own(n.ID, fault.ComponentNode, fault.Failed))
+			}
+		}
+		again := response.Led{Token: 9, Faults: slices.Collect(maps.Values(l.faults)), Records: slices.Collect(maps.Values(l.store))}
+		l.e.Step(l.now, response.Lost{})
+		l.e.Step(l.now, again)
+		if open := l.e.Breaker().Open; open != tc.open {
+			t.Errorf("%s: open %t, want %t: %s", name, open, tc.open, l.e.Breaker().Detail)
+		}
 	}
 }
 

@@ -48,10 +48,11 @@ type Tick struct{}
 
 // PoliciesChanged is the complete set of valid policies from now on. Unread names the policies in force that this
 // version cannot read, because another version wrote them. Responses that these began wait for a leader that can read
-// them.
+// them. Targets holds a number for each target that policies may name: another number means that the target was changed.
 type PoliciesChanged struct {
 	Policies []*Policy
 	Unread   []string
+	Targets  map[string]uint64
 }
 
 // TopologyChanged is the complete set of nodes from now on. Without regions, every place of the torus has a node. With regions, a

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -191,6 +193,70 @@ func (e *Engine) mayNotify(id string) bool {
 	return p != nil && p.Incidents && slices.ContainsFunc(r.Steps[r.Step:], func(s StepRecord) bool { return informs(s.Kind) })
 }
 
+// outlived reports whether a policy has replaced the version that a response belongs to, and notifies again of the fault that stands. This
+// concerns only responses at rest that inform. Without incidents, a notification that succeeded is not repeated.
+func (r *Response) outlived(p *Policy) bool {
+	return r.Digest != p.Digest && r.rests() && (p.Incidents || r.State != Done) &&
+		!slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return !informs(s.Kind) })
+}
+
+// closeOutlived closes a response that its policy has outlived, unless it has to tell the end of its fault.
+func (e *Engine) closeOutlived(r *Response) {
+	if p := e.byName[r.Policy]; p != nil && r.outlived(p) && (!r.Undo.OnRecovery || r.toUndo() < 0) {
+		e.becomeClosed(r)
+	}
+}
+
+// retryNotifications retries the failed notifications to targets that are new or changed since the last call. A leader's first call
+// retries all, because its configuration may differ from that of the leader before.
+func (e *Engine) retryNotifications() {
+	failed := map[string]bool{}
+	for id, r := range e.open {
+		if r.State != Failed || !informs(r.Steps[r.Step].Kind) {
+			continue
+		}
+		target := r.Steps[r.Step].Parameters["target"]
+		if now, known := e.targets[target]; known && now != e.tried[target] {
+			failed[id] = true
+		}
+	}
+	for _, id := range e.sortedIDs(failed) {
+		r := e.open[id]
+		if act, err := e.retry(r); err == nil {
+			e.sayOf(r, act, 0, "its target was added or changed")
+			e.save(r)
+			e.touched[id] = true
+		}
+	}
+	e.tried = maps.Clone(e.targets)
+}
+
+// lacksTarget returns an error if the current step of a response names a target that does not exist: a retry would fail.
+func (e *Engine) lacksTarget(r *Response) error {
+	if r.Step == len(r.Steps) || e.targets == nil {
+		return nil
+	}
+	name := r.Steps[r.Step].Parameters["target"]
+	if _, known := e.targets[name]; name == "" || known {
+		return nil
+	}
+	return fmt.Errorf("step %s: target %q: %w", r.Steps[r.Step].Name, name, NoTarget(slices.Sorted(maps.Keys(e.targets))))
+}
+
+// NoTarget says that a target does not exist, and which ones do.
+func NoTarget(names []string) error {
+	if len(names) == 0 {
+		return errors.New("want the name of a target, and there is none: lofamoctl notify add adds one")
+	}
+	return fmt.Errorf("there is none of this name: want %s", fault.List(names))
+}
+
+// incidentOpen reports whether a notification must not tell yet that all is well: the incident of its response is OPEN.
+func (e *Engine) incidentOpen(r *Response) bool {
+	i := r.toUndo()
+	return i >= 0 && r.Steps[i].Kind == WebhookNotify && e.opened[e.joined[r.ID]]
+}
+
 // alerts reports whether a response is open and may have an alert.
 func (e *Engine) alerts(id string) bool {
 	r := e.open[id]
@@ -265,7 +331,7 @@ func (e *Engine) covered(r *Response, s *StepRecord) (incident string, covered b
 				n++
 			}
 		}
-		if x.Target == r.Target && x.Closed.IsZero() {
+		if x.ID == r.ID || x.Target == r.Target && x.Closed.IsZero() && x.Policy != r.Policy {
 			own += n
 			continue
 		}

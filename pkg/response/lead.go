@@ -35,6 +35,7 @@ func (e *Engine) becomeLeader(ev Led) {
 	e.recount()
 	e.restoreTurns(ev.Faults)
 	e.queryInterrupted(l.responses)
+	e.retryNotifications()
 	e.lookAtAll()
 }
 
@@ -148,7 +149,7 @@ func (e *Engine) restoreTurns(faults []Fault) {
 	e.turned.drop(since)
 	for _, f := range faults {
 		switch {
-		case f.Component != fault.ComponentNode || e.turned.heard[f.Node]:
+		case f.Component != fault.ComponentNode || e.turned.heard[f.Node] || e.turned.fresh[f.Node]:
 		case f.unheard():
 			e.turned.fresh[f.Node] = true
 		case f.Since.After(since):
@@ -162,9 +163,16 @@ func (e *Engine) restoreTurns(faults []Fault) {
 // unheard reports whether the fault is the mere lack of reports: UNKNOWN, but neither inferred dead nor unreachable.
 func (f Fault) unheard() bool { return f.State == fault.Unknown && !f.Inferred && !f.Unreachable }
 
+// starting reports whether a node that is bad has not started yet, as after a power cut. In the first BreakerWindow of this replica, such
+// a node is silent or the leader has heard nothing from it, and this replica has not seen it start.
+func (e *Engine) starting(f Fault, stood bool) bool {
+	waits := e.now.Sub(e.born) < e.cfg.BreakerWindow && !e.turned.up[f.Node]
+	return f.unheard() && (stood || waits) || f.NoLife && waits
+}
+
 // turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. If the node was bad
-// before this replica followed the map, only a leader counts it, by the time when its state began. A node without
-// any report by then is starting, and does not count before its first NORMAL.
+// before this replica followed the map, only a leader counts it, by the time when its state began. A starting node does
+// not count before its first NORMAL.
 func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed ||
 		f.State == fault.Unknown && was == fault.Normal && !f.Stopped
@@ -172,7 +180,8 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	case f.State == fault.Normal:
 		delete(e.turned.heard, f.Node)
 		delete(e.turned.fresh, f.Node)
-	case stood && f.unheard():
+		e.turned.up[f.Node] = true
+	case e.starting(f, stood):
 		e.turned.fresh[f.Node] = true
 	case e.turned.fresh[f.Node], !e.cluster.managed(f.Node):
 	case worse && (!stood || e.leads):
@@ -296,6 +305,9 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 		}
 		return Cancels, nil
 	case Retry:
+		if err := e.lacksTarget(r); err != nil {
+			return 0, err
+		}
 		return e.retry(r)
 	case SettleHappened, SettleNot:
 		switch {
@@ -338,10 +350,10 @@ func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
 // retry tries a failed step again, or proposes an expired response again. That needs new approvals.
 func (e *Engine) retry(r *Response) (Act, error) {
 	switch {
+	case !r.Undoing && e.gatePolicy(r).reason == ReasonPolicyChanged:
+		return 0, fmt.Errorf("its policy was changed: use cancel, which undoes its actions")
 	case r.State == Expired:
 		r.State, r.Approvals, r.Asked, r.Cancelled = Proposed, nil, time.Time{}, false
-	case r.State == Failed && r.Reason == ReasonPolicyChanged:
-		return 0, fmt.Errorf("its policy was changed: use cancel, which undoes its actions")
 	case r.State == Failed:
 		s := &r.Steps[r.Step]
 		s.Failures = 0

@@ -65,6 +65,7 @@ func (e *Engine) once(r *Response) bool {
 		return e.gone(r)
 	case r.rests():
 		e.renotify(r)
+		e.closeOutlived(r)
 		return false
 	default:
 		return e.tryStep(r)

@@ -76,6 +76,7 @@ type Fault struct {
 	// Inferred: UNKNOWN, and enclosed by dead nodes. Unreachable: UNKNOWN, and no live path leads to the node.
 	Inferred, Unreachable bool
 	Stopped               bool // UNKNOWN, and the node has announced a clean stop
+	NoLife                bool // the leader that found the fault had heard nothing from the accused in its term
 	Flapping              bool
 	// Accusers are the nodes whose statements alone make the node bad. Nil if its own halves or the supervisors support
 	// the fault.

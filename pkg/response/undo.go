@@ -11,7 +11,7 @@ func (e *Engine) wantsUndo(r *Response) bool {
 	case r.Cancelled && r.State != Expired: // it must end, though there may be nothing to undo
 		return true
 	default:
-		return r.Undo.OnRecovery && r.toUndo() >= 0 && !r.Gone.IsZero() && !e.now.Before(r.Gone.Add(r.Undo.After))
+		return r.Undo.OnRecovery && r.toUndo() >= 0 && !r.Gone.IsZero() && !e.now.Before(r.Gone.Add(r.Undo.After)) && !e.incidentOpen(r)
 	}
 }
 

@@ -154,7 +154,9 @@ func (e *Engine) incidentsChanged(ev IncidentsChanged) {
 		c := cable{incident: id, ends: [2]Target{t, end}}
 		cables[t], cables[end], ids[id] = c, c, true
 	}
+	opened := make(map[string]bool, len(ev.Roots))
 	for t, id := range ev.Roots {
+		opened[id] = true
 		if e.roots[t] != id || cables[t] != e.cables[t] {
 			e.dirty[t], e.dirty[cmp.Or(ev.Ends[t], t)] = true, true
 		}
@@ -179,6 +181,13 @@ func (e *Engine) incidentsChanged(ev IncidentsChanged) {
 			e.dirty[t] = true
 		}
 	}
+	for id := range e.opened {
+		if !opened[id] { // its notifications may tell the end
+			e.recovered()
+			break
+		}
+	}
+	e.opened = opened
 	e.roots, e.cables, e.parts, e.standing = maps.Clone(ev.Roots), cables, maps.Clone(ev.Parts), maps.Clone(ev.Standing)
 	e.incidentsKnown = true
 	maps.DeleteFunc(e.bearers, func(id string, _ Target) bool { return !ids[id] })
@@ -266,8 +275,12 @@ func (e *Engine) forgetLooks(t Target) {
 
 // booted processes a boot epoch. An epoch that is not newer is out of date.
 func (e *Engine) booted(ev Booted) {
-	if ev.Epoch <= e.epochs[ev.Node] {
+	was := e.epochs[ev.Node]
+	if ev.Epoch <= was {
 		return
+	}
+	if was > 0 {
+		e.turned.up[ev.Node] = true
 	}
 	e.epochs[ev.Node] = ev.Epoch
 	e.recheckFence(ev.Node)
@@ -322,6 +335,7 @@ func (e *Engine) policiesChanged(ev PoliciesChanged) {
 		}
 		return 1
 	})
+	e.targets = maps.Clone(ev.Targets)
 	e.outsideUsed = slices.ContainsFunc(e.policies, func(p *Policy) bool { return len(p.Outside) > 0 })
 	e.byName = map[string]*Policy{}
 	e.index = [fault.NumComponents][fault.Failed + 1][]*Policy{}
@@ -339,7 +353,9 @@ func (e *Engine) policiesChanged(ev PoliciesChanged) {
 		}
 	}
 	e.lookAtAll()
-	if e.leads && !e.broken { // the first enforced policy after a storm finds the breaker open
+	if e.leads && !e.broken {
+		e.retryNotifications()
+		// The first enforced policy after a storm finds the breaker open.
 		e.turned.drop(e.now.Add(-e.cfg.BreakerWindow))
 		e.judge()
 	}
@@ -394,7 +410,7 @@ func (e *Engine) lookAt(t Target) {
 				next = d
 			}
 		}
-		if e.openFor(p.Name, t) != nil {
+		if e.openFor(p, t) {
 			continue
 		}
 		match, err := p.Match.Match(&s)
@@ -453,14 +469,9 @@ func (e *Engine) candidate(p *Policy, t Target, s *Subject) (line pool, ok bool)
 	return k, true
 }
 
-// openFor returns the open response of a policy to a fault.
-func (e *Engine) openFor(policy string, t Target) *Response {
-	for _, r := range e.of[t] {
-		if r.Policy == policy {
-			return r
-		}
-	}
-	return nil
+// openFor reports whether a fault has an open response of a policy. One that the policy has outlived does not count.
+func (e *Engine) openFor(p *Policy, t Target) bool {
+	return slices.ContainsFunc(e.of[t], func(r *Response) bool { return r.Policy == p.Name && !r.outlived(p) })
 }
 
 // turns are the nodes that went bad recently, each counted once. Every replica counts by its own clock, whether it
@@ -469,7 +480,8 @@ type turns struct {
 	queue []turned
 	last  map[fault.NodeID]time.Time // by node: its newest entry in the queue
 	heard map[fault.NodeID]bool      // nodes that are bad now, and that this replica saw go bad
-	fresh map[fault.NodeID]bool      // nodes without any report when this replica first saw them, and not NORMAL since
+	up    map[fault.NodeID]bool      // nodes that this replica saw start or become NORMAL
+	fresh map[fault.NodeID]bool      // nodes that were starting when this replica saw them go bad, and not NORMAL since
 }
 
 type turned struct {
@@ -478,7 +490,8 @@ type turned struct {
 }
 
 func newTurns() turns {
-	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, fresh: map[fault.NodeID]bool{}}
+	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, up: map[fault.NodeID]bool{},
+		fresh: map[fault.NodeID]bool{}}
 }
 
 func (t *turns) add(node fault.NodeID, at time.Time) {

@@ -1,8 +1,9 @@
 import { api, Refused, type Word } from './api'
 import { badge, h, put, seconds, span, time } from './dom'
 import { type Controller, controllerWords, sensorWarns } from './controller'
-import { Model, groupWords, type Group, plain, worstPartsFirst } from './model'
+import { directions, Model, groupWords, type Group, plain, worstPartsFirst } from './model'
 import { eventLine } from './events'
+import { wordsOf } from './words'
 
 const state = (s: unknown) => badge(typeof s === 'string' ? s : 'UNKNOWN')
 const when = (t: unknown) => (typeof t === 'string' ? time(Date.parse(t)) : '')
@@ -24,7 +25,7 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
   else put(explained, h('p', { class: 'soft' }, said(why.reason)))
   put(into,
     h('h2', {}, `${n.id} `, state(n.state), ' ', n.cause && n.cause !== 'NONE' ? h('span', { class: 'badge' }, n.cause) : null),
-    h('p', { class: 'soft' }, `at ${n.coord ?? 'no place'}`, n.region ? `, region ${n.region}` : '', n.since ? `, ${n.state} since ` : '', when(n.since),
+    h('p', { class: 'soft' }, model.kind.ordinary ? '' : `at ${n.coord ?? 'no place'}, `, n.region ? `region ${n.region}, ` : '', n.since ? `${n.state} since ` : '', when(n.since),
       n.age ? `; last sign of life ${span(seconds(n.age) * 1000)} ago` : '; no sign of life'),
     n.inferred && h('p', {}, 'Presumed dead: no living node sees it.'),
     n.unreachable && h('p', {}, 'No living path leads to it.'),
@@ -34,7 +35,7 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
     ...(node.value.machine ?? []).map((w) => h('p', { 'data-machine': '' }, plain(w))),
     n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),
     ...(n.warnings ?? []).map((w: any) => h('p', {}, `Warning, ${w.component}: ${w.reason}`)),
-    ...groups.filter((g) => g.members?.includes(n.id)).map((g) => h('p', {}, 'One of a group: ', h('button', { class: 'link', onclick: () => chooseGroup(g.id) }, groupWords(g)))),
+    ...groups.filter((g) => g.members?.includes(n.id)).map((g) => h('p', {}, 'One of a group: ', h('button', { class: 'link', onclick: () => chooseGroup(g.id) }, groupWords(g, wordsOf(model.kind.ordinary))))),
     labels(n.labels),
     h('h3', {}, 'Why'), explained,
     h('h3', {}, 'Parts'), parts(n, explained, name),
@@ -42,7 +43,7 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
     h('h3', {}, 'Registers'), registers(node.value.words, n.registers?.age),
     h('h3', {}, 'Neighbours'), neighbours(model, rank, choose),
     h('h3', {}, 'Evidence'), evidence(n.components ?? []),
-    h('h3', {}, 'History'), ...past(history))
+    h('h3', {}, 'History'), ...past(history, model))
 }
 
 function said(e: unknown): string {
@@ -108,22 +109,23 @@ function registers(words: Word[] | undefined, age: unknown): HTMLElement {
 
 /** showGroup fills an element with a group fault: what its members have in common, why it stands, who they are; of one without a state, which has
  * ended, its history. */
-export async function showGroup(into: HTMLElement, g: Group, choose: (node: string) => void, current: () => boolean): Promise<void> {
+export async function showGroup(into: HTMLElement, model: Model, g: Group, choose: (node: string) => void, current: () => boolean): Promise<void> {
   const [why, history] = await Promise.allSettled([g.state ? api.explain({ group: g.id }) : undefined, api.history({ group: g.id }, 60)])
   if (!current()) return
+  const words = wordsOf(model.kind.ordinary)
   const explained = h('div'), members = g.members ?? [], most = 200
   if (why.status === 'rejected') put(explained, h('p', { class: 'soft' }, said(why.reason)))
   else if (why.value) putExplanation(explained, why.value)
   const title = h('h3', {}, 'History')
   if (!g.state) { // that of an event that is over
-    put(into, h('h2', {}, groupWords(g)), h('p', { class: 'soft' }, 'It has ended.'), title, ...past(history))
+    put(into, h('h2', {}, groupWords(g, words)), h('p', { class: 'soft' }, 'It has ended.'), title, ...past(history, model))
     return
   }
-  put(into, h('h2', {}, `${groupWords(g)} `, state(g.state), ' ', g.cause && g.cause !== 'NONE' ? h('span', { class: 'badge' }, g.cause) : null),
+  put(into, h('h2', {}, `${groupWords(g, words)} `, state(g.state), ' ', g.cause && g.cause !== 'NONE' ? h('span', { class: 'badge' }, g.cause) : null),
     h('p', { class: 'soft' }, groupSize(g), g.since ? `, ${g.state} since ` : '', when(g.since)),
     h('h3', {}, 'Why'), explained,
     h('h3', {}, 'Members'), h('p', { class: 'members' }, ...members.slice(0, most).map((n) => h('button', { class: 'link', onclick: () => choose(n) }, n)), members.length > most ? `and ${members.length - most} more` : null),
-    title, ...past(history))
+    title, ...past(history, model))
 }
 
 /** groupSize is how many of how many. */
@@ -137,10 +139,10 @@ function neighbours(m: Model, rank: number, choose: (rank: number) => void): HTM
     const s = m.links[6 * rank + d]
     if (!s) continue
     const to = m.neighbour(rank, d)
-    rows.push(h('tr', {}, h('td', {}, ['X+', 'X-', 'Y+', 'Y-', 'Z+', 'Z-'][d]), h('td', {}, h('button', { class: 'link', onclick: () => choose(to) }, m.id(to))),
+    rows.push(h('tr', {}, m.kind.ordinary ? null : h('td', {}, directions[d]), h('td', {}, h('button', { class: 'link', onclick: () => choose(to) }, m.id(to))),
       h('td', {}, badge(['', 'UNKNOWN', 'NORMAL', 'SICK', 'FAILED'][s]), m.masked[6 * rank + d] ? ' masked' : ''), h('td', {}, m.nodes[to] ? badge(['', 'UNKNOWN', 'NORMAL', 'SICK', 'FAILED'][m.nodes[to]]) : '')))
   }
-  return h('table', {}, h('thead', {}, h('tr', {}, ...['', 'node', 'cable, this end', 'node is'].map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, ...rows))
+  return h('table', {}, h('thead', {}, h('tr', {}, ...(m.kind.ordinary ? ['node', 'link, this end', 'node is'] : ['', 'node', 'cable, this end', 'node is']).map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, ...rows))
 }
 
 function evidence(components: any[]): HTMLElement {
@@ -150,12 +152,12 @@ function evidence(components: any[]): HTMLElement {
   return h('table', {}, h('thead', {}, h('tr', {}, ...['part', 'kind', 'by', 'says', 'age'].map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, ...rows))
 }
 
-function past(history: PromiseSettledResult<Awaited<ReturnType<typeof api.history>>>): (HTMLElement | null)[] {
+function past(history: PromiseSettledResult<Awaited<ReturnType<typeof api.history>>>, m: Model): (HTMLElement | null)[] {
   if (history.status === 'rejected') return [h('p', { class: 'soft' }, said(history.reason))]
   const { events, timeIn } = history.value
   return [
     timeIn?.length ? h('p', { class: 'soft' }, timeIn.filter((t) => t.ms > 0).map((t) => `${t.state} for ${span(t.ms)}`).join(', ')) : null,
-    h('ul', { class: 'plain events' }, ...events.map((e) => eventLine(e))),
+    h('ul', { class: 'plain events' }, ...events.map((e) => eventLine(e, m))),
   ]
 }
 

@@ -1,6 +1,7 @@
 import { api, Refused, type Session } from './api'
 import { badge, h, put, span, time } from './dom'
 import { causeWords, deathWords, doingWords, type Incident, incidentWords, worstFirst } from './model'
+import type { Words } from './words'
 
 /** Incidents are those that are open or recover: each is one fault with its consequences. */
 export class Incidents {
@@ -11,7 +12,7 @@ export class Incidents {
   private readonly opened = new Set<string>() // parts of cards that a person has unfolded
   private asking: { id: string; text: string; error?: string; busy?: boolean } | undefined
 
-  constructor(private readonly session: () => Session, private readonly now: () => number) {}
+  constructor(private readonly session: () => Session, private readonly now: () => number, private readonly words: () => Words) {}
 
   hear(r: { incidents?: Incident[]; gone?: string[] }, all: boolean): void {
     if (all) this.all.clear()
@@ -50,12 +51,12 @@ export class Incidents {
     this.age(stood)
     const doing = doingWords(i), n = i.consequenceCount ?? i.consequences?.length ?? 0
     const line = (name: string, ...what: (Node | string | null)[]) => h('p', {}, h('span', { class: 'soft' }, name + ' '), ...what)
-    return h('article', { class: `card incident ${i.severity ?? ''}`, 'data-incident': i.id, 'aria-label': incidentWords(i) },
-      h('h2', {}, badge(i.fault ?? 'UNKNOWN'), ' ', h('button', { class: 'link', 'data-keep': i.id + '/title', title: 'show on the map', onclick: () => go.mark(i) }, incidentWords(i))),
+    return h('article', { class: `card incident ${i.severity ?? ''}`, 'data-incident': i.id, 'aria-label': incidentWords(i, this.words()) },
+      h('h2', {}, badge(i.fault ?? 'UNKNOWN'), ' ', h('button', { class: 'link', 'data-keep': i.id + '/title', title: 'show on the map', onclick: () => go.mark(i) }, incidentWords(i, this.words()))),
       h('div', { class: 'row' }, h('span', { class: 'pill' }, (i.severity ?? '').toLowerCase()), i.state === 'RECOVERING' ? h('span', { class: 'pill stale' }, 'recovering') : null,
         h('span', {}, 'since ', time(since), ', for ', stood), h('span', { class: 'soft mono' }, i.id)),
       i.summary && !i.summary.endsWith(i.verdict?.reason || '?') ? h('p', {}, i.summary) : null,
-      line('Cause:', causeWords(i)),
+      line('Cause:', causeWords(i, this.words())),
       i.verdict?.reason ? line('Verdict:', i.verdict.reason) : null,
       ...deathWords(i).map((w) => line('Machine:', w)),
       line('Being done:', doing.length ? null : 'nothing: no response is open'),
@@ -63,7 +64,7 @@ export class Incidents {
         h('li', {}, h('button', { class: 'link', 'data-keep': i.id + '/responses', onclick: () => go.responses() }, 'all responses'))) : null,
       line('What to do:', i.runbook ? h('a', { href: '/runbooks/' + encodeURIComponent(i.runbook), target: '_blank', rel: 'noopener', 'data-keep': i.id + '/runbook' }, `runbook ${i.runbook}`) : null,
         i.runbook ? ', or ' : '', i.node ? h('button', { class: 'link', 'data-keep': i.id + '/node', onclick: () => go.node(i.node!) }, `details of ${i.node}`) : null,
-        i.group ? h('button', { class: 'link', 'data-keep': i.id + '/group', onclick: () => go.group(i.group!) }, `details of ${incidentWords(i)}`) : null),
+        i.group ? h('button', { class: 'link', 'data-keep': i.id + '/group', onclick: () => go.group(i.group!) }, `details of ${incidentWords(i, this.words())}`) : null),
       i.verdict?.singleWitness ? h('p', {}, 'Only one witness: no response that ends work may rest on it.') : null,
       n ? this.fold(i.id + '/consequences', `${n} ${n > 1 ? 'consequences' : 'consequence'}`, () => [this.consequences(i, n, go.node)]) : null,
       i.verdict ? this.fold(i.id + '/evidence', 'Evidence at the verdict', () => this.evidence(i)) : null,

@@ -2,14 +2,16 @@ import './style.css'
 import { api, Refused, Stream, type Session } from './api'
 import { badge, frame, h, mark, put, span, time } from './dom'
 import { groupSize, showGroup, showNode } from './detail'
-import { eventLine } from './events'
+import { Events } from './events'
 import { Incidents } from './incidents'
-import { Change, type Group, type Incident, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, boxes, causeNames, groupWords, pastGroups, planeOffer, stateNames } from './model'
+import { Change, type Group, type Incident, Model, NORMAL, type Standing, causeNames, flagWords, folded, groupWords, pastGroups, planeOffer, stateNames } from './model'
 import { Responses } from './responses'
 import type { Scene } from './scene'
+import { Tiles } from './tiles'
 import { Timeline } from './timeline'
+import { type Words, wordsOf } from './words'
 
-const maxEvents = 150 // that the list shows
+const maxEvents = 600 // that the list shows, consequences included
 const maxRows = 300 // of the table of nodes
 
 /** theme follows the system until a person chooses one. */
@@ -44,13 +46,27 @@ async function begin(): Promise<void> {
 function loginPage(why: string): void {
   put(document.body, h('main', { class: 'center' }, h('h1', {}, 'LO|FA|MO'), why ? h('p', { role: 'alert' }, why) : null,
     h('p', {}, 'To see the fault map, ask for a link on a machine where your certificate is:'),
-    h('p', {}, h('code', {}, 'lofamoctl web')), h('p', {}, 'of a cluster on this machine, and of one elsewhere:'),
+    h('p', {}, h('code', {}, 'lofamoctl web')), h('p', {}, 'and if that command knows the cluster by no context:'),
     h('p', {}, h('code', {}, `lofamoctl web --ca ca.pem --cert me.pem --key me.key --address ${location.host}`)),
     h('p', {}, 'It works once, within a minute. ', h('button', { onclick: () => location.reload() }, 'Try again'))))
 }
 
 /** hints are the keys of the map and their effects. The first ones are the legend of directions. */
 const hints = [['→ ←', 'X+ X-'], ['↑ ↓', 'Y+ Y-'], ['PgUp PgDn', 'Z+ Z-'], ['I', 'next incident'], ['N', 'next that is not normal'], ['G', 'next group fault'], ['Enter', 'open'], ['+ -', 'zoom'], ['0', 'all']]
+
+/** tileHints are the keys of the tiles. */
+const tileHints = [['→ ← ↑ ↓', 'next node'], ...hints.filter(([keys]) => ['I', 'N', 'G', 'Enter'].includes(keys))]
+const keyWords = 'I goes to the next incident, N to the next node that is not normal, G to the next group fault, Enter shows a node and Escape leads back'
+
+/** Picture is the drawing of all nodes: a torus, or the tiles of an ordinary cluster. */
+interface Picture {
+  onPick: (rank: number) => void
+  show(m: Model): void
+  frame(groups: number[][]): void
+  select(rank: number): void
+  focus(): void
+  step(from: number, key: string): number | undefined
+}
 
 type Tab = 'incidents' | 'events' | 'nodes' | 'responses' | 'node'
 
@@ -62,7 +78,9 @@ class Page {
   private heardAt = 0
   private lostAt = 0
   private revision = 0
-  private scene: Scene | undefined
+  private picture: Picture | undefined
+  private scene: Scene | undefined // the picture of a torus
+  private drawing = 0 // counts the choices of a picture: loading one takes time
   private tab: Tab = 'incidents'
   private selected = -1
   private groups: Group[] = [] // that stand now
@@ -76,12 +94,18 @@ class Page {
   private mapped: () => void = () => {} // a map was read after none could be
   private readonly main = h('main')
   private readonly responses = new Responses(() => this.session)
-  private readonly incidents: Incidents = new Incidents(() => this.session, () => Date.now() + this.session.skew)
+  private readonly incidents: Incidents = new Incidents(() => this.session, () => Date.now() + this.session.skew, () => this.words())
+  private readonly events = new Events()
   private readonly timeline = new Timeline(() => Date.now() + this.session.skew)
   private readonly counts = h('ul', { class: 'counts', 'aria-label': 'Nodes by state' })
   private readonly status = h('span', { class: 'pill', id: 'status', role: 'status' })
   private readonly banner = h('div', { id: 'banner', role: 'status' })
   private readonly breaker = h('div', { id: 'breaker', role: 'alert' })
+  private readonly stage = h('section', { id: 'stage' })
+  private readonly view = h('div', { id: 'view' })
+  private readonly tools = h('div', { id: 'tools' })
+  private readonly hints = h('div', { class: 'hints' })
+  private readonly keys = h('p', { id: 'keys', class: 'visually-hidden' })
   private readonly canvas = h('canvas', { id: 'torus', tabindex: 0, role: 'img', 'aria-describedby': 'keys' })
   private readonly chosen = h('div', { id: 'chosen', 'aria-live': 'polite' })
   private readonly panel = h('div', { class: 'tabpanel', id: 'panel', role: 'tabpanel', tabindex: 0 })
@@ -113,19 +137,47 @@ class Page {
     this.lostAt = 0
     this.say('', false)
     this.main.inert = false
-    try {
-      const { Scene } = await import('./scene')
-      this.scene = new Scene(this.canvas, this.model.nodes.length)
-      this.scene.onPick = (r) => this.select(r, true)
-      this.scene.onUnnamed = (n) => { const text = n ? `${n} names have no room: see Nodes` : ''; if (this.unnamed.textContent !== text) put(this.unnamed, text) }
-      this.canvas.after(this.scene.names.canvas)
-      this.scene.show(this.shown)
-    } catch (e) {
-      put(this.canvas.parentElement!, h('p', { class: 'center' }, `This browser cannot draw in three dimensions: the table of nodes shows everything. (${e instanceof Error ? e.message : e})`))
-      this.show('nodes')
-    }
+    await this.draw()
     if (this.wanted) this.choose(this.wanted)
     if (this.from) this.say(`Supervisor ${this.from} was lost: this page now shows ${this.session.supervisor}.`, false)
+  }
+
+  /** draw chooses the picture that fits the map, and shows it. */
+  private async draw(): Promise<void> {
+    const ordinary = this.model.kind.ordinary
+    if (this.picture && ordinary === !this.scene) return
+    const turn = ++this.drawing
+    try {
+      const three = ordinary ? undefined : await import('./scene')
+      if (turn !== this.drawing) return // the map has changed meanwhile
+      this.stage.classList.toggle('ordinary', ordinary)
+      this.stage.setAttribute('aria-label', ordinary ? 'The nodes' : 'The torus')
+      this.scene = three && this.torus(three.Scene)
+      this.picture = this.scene ?? this.tiles()
+    } catch (e) {
+      put(this.view, h('p', { class: 'center' }, `This browser cannot draw in three dimensions: the table of nodes shows everything. (${e instanceof Error ? e.message : e})`))
+      return this.show('nodes')
+    }
+    this.picture.onPick = (r) => this.select(r, true)
+    put(this.keys, ordinary ? `Arrow keys go from node to node; ${keyWords}.` : `Arrow keys, page up and page down go from node to node along X, Y and Z; ${keyWords}, + and - zoom, 0 shows all.`)
+    put(this.hints, ...(ordinary ? tileHints : hints).map(([keys, what]) => h('span', {}, ...keys.split(' ').map((k) => h('kbd', {}, k)), what)))
+    this.picture.select(this.selected)
+    this.renderAll()
+  }
+
+  /** torus makes the drawing of a torus, which measures its place on the page. */
+  private torus(of: typeof Scene): Scene {
+    put(this.view, this.canvas, this.keys, this.tools, this.chosen)
+    const scene = new of(this.canvas, this.model.nodes.length)
+    scene.onUnnamed = (n) => { const text = n ? `${n} names have no room: see Nodes` : ''; if (this.unnamed.textContent !== text) put(this.unnamed, text) }
+    this.canvas.after(scene.names.canvas)
+    return scene
+  }
+
+  private tiles(): Tiles {
+    const tiles = new Tiles()
+    put(this.view, tiles.element, this.keys)
+    return tiles
   }
 
   private build(): void {
@@ -142,7 +194,8 @@ class Page {
       this.scene?.turn(on)
     } }, 'Turn')
     const other = () => { theme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark'); this.scene?.readColours(); this.timeline.refresh() }
-    this.canvas.addEventListener('keydown', (e) => this.key(e))
+    this.view.addEventListener('keydown', (e) => { if (!this.tools.contains(e.target as Node)) this.key(e) })
+    put(this.tools, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn, this.offer)
     this.panel.addEventListener('keydown', (e) => this.panelKey(e))
     put(document.body,
       h('header', {}, h('h1', {}, 'LO|FA|MO'), h('span', { class: 'soft', id: 'cluster' }, `${this.session.cluster} at ${this.session.supervisor}`), this.status, this.counts, h('span', { class: 'grow' }),
@@ -152,13 +205,9 @@ class Page {
       this.banner,
       this.main)
     this.main.inert = true // until there is a map
-    put(this.main,
-        h('section', { id: 'stage', 'aria-label': 'The torus' }, h('div', { id: 'view' }, this.canvas,
-          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; I goes to the next incident, N to the next node that is not normal, G to the next group fault, Enter shows a node and Escape leads back, + and - zoom, 0 shows all.'),
-          h('div', { id: 'tools' }, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn, this.offer), this.chosen),
-          h('div', { id: 'legend', 'aria-hidden': 'true' },
-            h('div', {}, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase())), h('span', {}, frame(), 'group fault'), this.unnamed),
-            h('div', { class: 'hints' }, ...hints.map(([keys, what]) => h('span', {}, ...keys.split(' ').map((k) => h('kbd', {}, k)), what))))),
+    put(this.stage, this.view, h('div', { id: 'legend', 'aria-hidden': 'true' },
+      h('div', {}, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase())), h('span', {}, frame(), 'group fault'), this.unnamed), this.hints))
+    put(this.main, this.stage,
         this.timeline.element,
         h('aside', { 'aria-label': 'Details' }, h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Details' }, ...this.tabs.values()), this.panel))
     this.tick()
@@ -174,6 +223,7 @@ class Page {
     this.setSlice()
     this.follow()
     this.renderAll()
+    if (this.picture) void this.draw() // the first nodes of a cluster may make another picture fit
     this.loadGroups()
     void this.catchUp(m.revision)
   }
@@ -340,8 +390,8 @@ class Page {
       this.incidents.all.size ? h('li', {}, h('b', { id: 'incidents' }, String(this.incidents.all.size)), h('span', { class: 'soft' }, this.incidents.all.size > 1 ? 'incidents' : 'incident')) : null,
       groups.length ? h('li', {}, frame(), h('b', { id: 'groups' }, String(groups.length)), h('span', { class: 'soft' }, groups.length > 1 ? 'group faults' : 'group fault')) : null)
     this.canvas.setAttribute('aria-label', `Torus of ${this.shown.dims.join(' by ')}: ${[4, 3, 1, 2].map((s) => `${c[s]} ${stateNames[s].toLowerCase()}`).join(', ')}`)
-    this.scene?.show(this.shown)
-    this.scene?.frame(groups.flatMap((g) => boxes(this.shown, (g.members ?? []).map((n) => this.shown.find(n)).filter((r) => r >= 0))))
+    this.picture?.show(this.shown)
+    this.picture?.frame(groups.map((g) => (g.members ?? []).map((n) => this.shown.find(n)).filter((r) => r >= 0)))
     if (this.timeline.at === undefined) this.timeline.refresh()
     this.renderOffer()
     this.renderTabs()
@@ -374,11 +424,13 @@ class Page {
       ' When you know the cause, close it: ', h('code', {}, "lofamoctl response breaker close --reason 'why'"))
   }
 
+  private words(): Words { return wordsOf(!!this.model?.kind.ordinary) }
+
   /** groupsShown are those of the moment that is shown. */
   private groupsShown(): Group[] { return this.timeline.at === undefined ? this.groups : pastGroups(this.groups, this.timeline.events, this.timeline.at) }
 
   private renderTabs(): void {
-    const names: Record<Tab, string> = { incidents: `Incidents (${this.incidents.all.size})`, events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords(this.groups.find((g) => g.id === this.group) ?? { id: this.group }) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
+    const names: Record<Tab, string> = { incidents: `Incidents (${this.incidents.all.size})`, events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords(this.groups.find((g) => g.id === this.group) ?? { id: this.group }, this.words()) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
     for (const [t, b] of this.tabs) {
       b.textContent = names[t]
       b.setAttribute('aria-selected', String(t === this.tab))
@@ -403,7 +455,7 @@ class Page {
 
   /** panelKey returns to the map if the person came from there. */
   private panelKey(e: KeyboardEvent): void {
-    if (e.key === 'Escape' && !e.defaultPrevented) this.canvas.focus()
+    if (e.key === 'Escape' && !e.defaultPrevented) this.picture?.focus()
   }
 
   private tabKey(e: KeyboardEvent): void {
@@ -415,26 +467,27 @@ class Page {
   }
 
   private renderEvents(): void {
-    const until = this.timeline.at, all = this.timeline.events, list = (until === undefined ? all : all.filter((e) => e.time <= until)).slice(-maxEvents).reverse()
-    put(this.panel, list.length ? h('ul', { class: 'plain events' }, ...list.map((e) => eventLine(e, (n) => this.choose(n), (id) => this.chooseGroup(id)))) : h('p', { class: 'soft' }, 'No event yet.'))
+    const until = this.timeline.at, all = this.timeline.events, list = (until === undefined ? all : all.filter((e) => e.time <= until)).slice(-maxEvents)
+    const members = (id: string) => this.groups.find((g) => g.id === id)?.members ?? []
+    this.events.show(this.panel, this.model, folded(this.model, list, members), (n) => this.choose(n), (id) => this.chooseGroup(id))
   }
 
   private renderNodes(): void {
     let body = this.panel.querySelector('tbody')
     if (!body) {
-      const input = h('input', { type: 'search', placeholder: 'id, 1,0,1, state or cause', 'aria-label': 'Find nodes', value: this.filter, oninput: () => { this.filter = input.value; this.renderNodes() } })
+      const input = h('input', { type: 'search', placeholder: this.model.kind.ordinary ? 'name, state or cause' : 'id, 1,0,1, state or cause', 'aria-label': 'Find nodes', value: this.filter, oninput: () => { this.filter = input.value; this.renderNodes() } })
       body = h('tbody')
-      put(this.panel, h('div', { id: 'grouplist' }), h('div', { class: 'search' }, input), h('table', {}, h('caption', { class: 'soft', id: 'rows' }), h('thead', {}, h('tr', {}, ...['node', 'place', 'state', 'cause'].map((t) => h('th', { scope: 'col' }, t)))), body))
+      put(this.panel, h('div', { id: 'grouplist' }), h('div', { class: 'search' }, input), h('table', {}, h('caption', { class: 'soft', id: 'rows' }), h('thead', {}, h('tr', {}, ...['node', this.model.kind.ordinary ? '' : 'place', 'state', 'cause'].filter(Boolean).map((t) => h('th', { scope: 'col' }, t)))), body))
     }
-    put(this.panel.querySelector('#grouplist')!, ...this.groupsShown().map((g) => h('div', { class: 'card group', 'data-group': g.id, 'data-line': g.id }, frame(), h('button', { class: 'link', onclick: () => this.chooseGroup(g.id) }, groupWords(g)), ' ', badge(g.state), ' ',
+    put(this.panel.querySelector('#grouplist')!, ...this.groupsShown().map((g) => h('div', { class: 'card group', 'data-group': g.id, 'data-line': g.id }, frame(), h('button', { class: 'link', onclick: () => this.chooseGroup(g.id) }, groupWords(g, this.words())), ' ', badge(g.state), ' ',
       h('span', { class: 'soft' }, [g.cause && g.cause !== 'NONE' ? g.cause : '', groupSize(g)].filter(Boolean).join(', ')))))
     const m = this.shown, f = this.filter.trim().toLowerCase()
     let ranks: number[]
     if (!f) ranks = m.notNormal()
-    else ranks = [...m.nodes.keys()].filter((r) => m.nodes[r] && (m.id(r).toLowerCase().includes(f) || m.coord(r).join(',').startsWith(f) || stateNames[m.nodes[r]].toLowerCase() === f || (causeNames[m.causes[r]] ?? '').toLowerCase() === f))
+    else ranks = [...m.nodes.keys()].filter((r) => m.nodes[r] && (m.id(r).toLowerCase().includes(f) || (!m.kind.ordinary && m.coord(r).join(',').startsWith(f)) || stateNames[m.nodes[r]].toLowerCase() === f || (causeNames[m.causes[r]] ?? '').toLowerCase() === f))
     put(this.panel.querySelector('#rows')!, f ? `${ranks.length} found` : ranks.length ? `${ranks.length} not normal` : `all ${m.counts()[NORMAL]} nodes are normal; search to list others`, ranks.length > maxRows ? `, the first ${maxRows} are shown` : '')
-    put(body, ...ranks.slice(0, maxRows).map((r) => h('tr', { 'data-node': m.id(r), 'data-line': m.id(r), 'data-state': stateNames[m.nodes[r]] }, h('td', {}, h('button', { class: 'link', onclick: () => this.select(r, true) }, m.id(r))), h('td', { class: 'mono' }, m.coord(r).join(',')),
-      h('td', {}, badge(stateNames[m.nodes[r]])), h('td', { class: 'soft' }, causeNames[m.causes[r]] ?? '', flags(m.flags[r])))))
+    put(body, ...ranks.slice(0, maxRows).map((r) => h('tr', { 'data-node': m.id(r), 'data-line': m.id(r), 'data-state': stateNames[m.nodes[r]] }, h('td', {}, h('button', { class: 'link', onclick: () => this.select(r, true) }, m.id(r))), m.kind.ordinary ? null : h('td', { class: 'mono' }, m.coord(r).join(',')),
+      h('td', {}, badge(stateNames[m.nodes[r]])), h('td', { class: 'soft' }, [causeNames[m.causes[r]] ?? '', flagWords(m.flags[r])].filter(Boolean).join(', ')))))
   }
 
   /** hearIncidents: a supervisor without a list of incidents begins with events. */
@@ -472,7 +525,7 @@ class Page {
       this.sliceAt.value = String(this.model.coord(rank)[axis])
       this.setSlice()
     }
-    this.scene?.select(rank)
+    this.picture?.select(rank)
     this.renderChosen()
     if (open) this.show('node')
     else this.renderTabs()
@@ -500,8 +553,8 @@ class Page {
 
   private loadGroup(id: string): void {
     const g = this.groups.find((g) => g.id === id)
-    put(this.panel, h('h2', {}, groupWords(g ?? { id })), h('p', { class: 'soft' }, 'Asking…'))
-    void showGroup(this.panel, g ?? { id, kind: '', state: '' }, (n) => this.choose(n), () => this.tab === 'node' && this.group === id)
+    put(this.panel, h('h2', {}, groupWords(g ?? { id }, this.words())), h('p', { class: 'soft' }, 'Asking…'))
+    void showGroup(this.panel, this.model, g ?? { id, kind: '', state: '' }, (n) => this.choose(n), () => this.tab === 'node' && this.group === id)
   }
 
   private setSlice(): void {
@@ -515,11 +568,9 @@ class Page {
 
   private key(e: KeyboardEvent): void {
     if (e.ctrlKey || e.metaKey || e.altKey) return
-    const steps: Record<string, number> = { ArrowRight: 0, ArrowLeft: 1, ArrowUp: 2, ArrowDown: 3, PageUp: 4, PageDown: 5 }
-    if (e.key in steps) {
-      const d = steps[e.key]
-      this.select(this.selected < 0 ? Math.max(0, this.model.nodes.findIndex((s) => s > 0)) : this.model.neighbour(this.selected, d), false)
-    } else if (e.key === 'n' || e.key === 'N') {
+    const to = this.picture?.step(this.selected, e.key)
+    if (to !== undefined) this.select(to, false)
+    else if (e.key === 'n' || e.key === 'N') {
       const all = this.shown.notNormal()
       if (all.length) this.select(all[(all.indexOf(this.selected) + 1) % all.length], false)
     } else if ((e.key === 'i' || e.key === 'I') && this.incidents.all.size) {
@@ -542,10 +593,6 @@ class Page {
     else return
     e.preventDefault()
   }
-}
-
-function flags(f: number): string {
-  return [f & MAINTENANCE && ' maintenance', f & WARNING && ' warning', f & INFERRED && ' taken for dead', f & UNREACHABLE && ' unreachable'].filter(Boolean).join(',')
 }
 
 void begin()

@@ -1,5 +1,7 @@
 // The page's copy of the map: a function of the messages that the supervisor sent, without a clock or elements.
 
+import type { Words } from './words'
+
 export type State = 0 | 1 | 2 | 3 | 4
 export const UNKNOWN = 1, NORMAL = 2, SICK = 3, FAILED = 4
 export const stateNames = ['', 'UNKNOWN', 'NORMAL', 'SICK', 'FAILED'] as const
@@ -12,7 +14,7 @@ export interface Standing { leader: string; stale: boolean; staleMs: number; rev
 /** WholeMap is what /api/map sends: strings with a character for each rank. */
 export interface WholeMap {
   revision: number; dims: [number, number, number]; empty?: number[]; states: string; causes: string; flags: string
-  names: Record<string, string>; directions: number[]; links: [number, number, number, number][]; masked: [number, number, number, number][]
+  names: Record<string, string>; ordinary?: boolean; domainKey?: string; domains?: Record<string, string>; directions: number[]; links: [number, number, number, number][]; masked: [number, number, number, number][]
   spares: { id: string; state: string }[]; standing: Standing; preset: string; halfBoundMs: number; nodeBoundMs: number
 }
 
@@ -33,11 +35,11 @@ export interface Incident {
   acknowledgement?: { by: string; time: string; outdated?: boolean }; notes?: { by: string; time: string; text: string }[]
 }
 
-/** incidentWords names what is at fault: "node n1-0-1", "cable n0-0-0 X+ n1-0-0", "rack r7", "temperature of n1-0-1". */
-export function incidentWords(i: Incident): string {
-  if (i.group) return groupWords({ id: i.group, region: i.region })
+/** incidentWords names what is at fault: "node n1-0-1", "cable n0-0-0 X+ n1-0-0", "link n1 – n2", "rack r7", "temperature of n1-0-1". */
+export function incidentWords(i: Incident, words: Words): string {
+  if (i.group) return groupWords({ id: i.group, region: i.region }, words)
   if (i.component === 'node') return `node ${i.node}`
-  if (i.component.startsWith('link/')) return `cable ${i.node} ${i.component.slice(5)} ${i.peer ?? ''}`.trim()
+  if (i.component.startsWith('link/')) return (words.direction ? `cable ${i.node} ${i.component.slice(5)} ${i.peer ?? ''}` : `link ${i.node} – ${i.peer ?? ''}`).trim()
   return `${i.component} of ${i.node}`
 }
 
@@ -53,25 +55,22 @@ export function plain(text: string): string {
 }
 
 /** causeWords says which kind of fault an incident is, in the words of lofamoctl status. */
-export function causeWords(i: Incident): string {
+export function causeWords(i: Incident, words: Words): string {
   const failed = i.fault === 'FAILED', [kind, name, cause] = withoutRegion(i.group ?? '', i.region).split('/')
   switch (kind) {
     case '': break
     case 'label': return `nodes with ${name} have the same fault: look for a shared cause, such as power or a switch`
-    case 'partition': return 'no living path leads to this part of the torus: its nodes may be healthy'
-    default: return kind === 'plane' && cause === 'LINK' ? 'all links between two planes have failed: look for a shared cause, such as a cable tray'
-      : 'neighbouring nodes have the same fault: look for a shared cause, such as power or a switch'
+    case 'partition': return words.partition
+    default: return kind === 'plane' && cause === 'LINK' ? words.plane : 'neighbouring nodes have the same fault: look for a shared cause, such as power or a switch'
   }
   const part = i.component.split('/')[0]
   switch (part) {
-    case 'node': return failed ? 'both halves of the node are dead: it is off, has crashed, or has lost all its cables'
-      : "several links of the node are bad: suspect the node's ports before the cables"
-    case 'host': if (failed) return 'the host is dead or hangs; its network processor (DNP) still works'
+    case 'node': return failed ? words.nodeFailed : words.nodeSick
+    case 'host': if (failed) return words.hostFailed
       break
-    case 'dnp': case 'dnp-core': return failed ? 'the network processor (DNP) is dead or hangs; the host still works, and all links of the node are silent'
-      : 'the network processor (DNP) reports errors'
-    case 'link': return failed ? 'the cable or one of its two ends carries nothing; both nodes live' : 'the cable or one of its two ends loses or damages frames'
-    case 'service-network': return 'the node fails on the service network; the torus still reaches it'
+    case 'dnp': case 'dnp-core': return failed ? words.dnpFailed : words.dnpSick
+    case 'link': return failed ? words.linkFailed : words.linkSick
+    case 'service-network': return words.serviceNetwork
     case 'bus': return 'the path between the two halves of the node is cut; both halves are alive'
     case 'memory': return 'the memory of the host has too many errors'
     case 'peripheral': return 'a peripheral of the host does not work'
@@ -118,6 +117,21 @@ export function stateOf(name: string | undefined): State {
   return name ? letter[name[0]] ?? 0 : 0
 }
 
+/** flagWords are the marks of a node in words. */
+export function flagWords(f: number): string {
+  return [f & MAINTENANCE && 'maintenance', f & WARNING && 'warning', f & INFERRED && 'taken for dead', f & UNREACHABLE && 'unreachable'].filter(Boolean).join(', ')
+}
+
+/** Kind is what the reader has: a torus of cables, or an ordinary cluster, whose places only say who watches whom. */
+export interface Kind {
+  ordinary: boolean
+  domainKey: string // the label that groups nodes, such as rack; empty: no node has one
+  domains: ReadonlyMap<number, string> // its values, by rank
+}
+const torus: Kind = { ordinary: false, domainKey: '', domains: new Map() }
+
+const byRank = (all: Record<string, string> = {}) => new Map(Object.entries(all).map(([r, v]) => [Number(r), v]))
+
 /** Model is the states of nodes and of their link ends, by rank (x fastest), and by rank times six and the direction. */
 export class Model {
   readonly nodes: Uint8Array // 0: no node is there
@@ -126,7 +140,8 @@ export class Model {
   readonly links: Uint8Array // 0: the torus has none there
   readonly masked: Uint8Array
   constructor(readonly dims: [number, number, number], readonly names: Map<number, string>, arrays?: Pick<Model, 'nodes' | 'causes' | 'flags' | 'links' | 'masked'>,
-    readonly empty: ReadonlySet<number> = new Set()) { // places of the torus that have no node
+    readonly empty: ReadonlySet<number> = new Set(), // places of the torus that have no node
+    readonly kind: Kind = torus) {
 
     const n = dims[0] * dims[1] * dims[2]
     this.nodes = arrays?.nodes ?? new Uint8Array(n)
@@ -137,9 +152,8 @@ export class Model {
   }
 
   static of(m: WholeMap): Model {
-    const names = new Map<number, string>()
-    for (const [k, v] of Object.entries(m.names)) names.set(Number(k), v)
-    const out = new Model(m.dims, names, undefined, new Set(m.empty ?? []))
+    const kind = { ordinary: !!m.ordinary, domainKey: m.domainKey ?? '', domains: byRank(m.domains) }
+    const out = new Model(m.dims, byRank(m.names), undefined, new Set(m.empty ?? []), kind)
     for (let r = 0; r < out.nodes.length; r++) {
       out.nodes[r] = letter[m.states[r]] ?? 0
       out.causes[r] = parseInt(m.causes[r], 16)
@@ -159,7 +173,7 @@ export class Model {
   clone(): Model {
     return new Model(this.dims, this.names, {
       nodes: this.nodes.slice(), causes: this.causes.slice(), flags: this.flags.slice(), links: this.links.slice(), masked: this.masked.slice(),
-    }, this.empty)
+    }, this.empty, this.kind)
   }
 
   coord(rank: number): [number, number, number] {
@@ -293,6 +307,73 @@ export function badCables(m: Model): Cable[] {
 
 /** cableWords names a cable: "n0-0-0 X+ n1-0-0". */
 export const cableWords = (m: Model, c: Cable) => `${m.id(c.rank)} ${directions[c.d]} ${m.id(m.neighbour(c.rank, c.d))}`
+
+/** Rack is nodes that share a failure domain. */
+export interface Rack { name: string; ranks: number[] }
+
+/** racks orders the nodes of an ordinary cluster as people count: by failure domain, then by name. Nodes without a domain come last. */
+export function racks(m: Model): Rack[] {
+  const order = new Intl.Collator('en', { numeric: true }).compare
+  const by = new Map<string, number[]>()
+  for (let r = 0; r < m.nodes.length; r++) {
+    if (!m.nodes[r]) continue
+    const name = m.kind.domains.has(r) ? `${m.kind.domainKey} ${m.kind.domains.get(r)}` : ''
+    by.set(name, [...by.get(name) ?? [], r])
+  }
+  return [...by].map(([name, ranks]) => ({ name, ranks: ranks.sort((a, b) => order(m.id(a), m.id(b))) }))
+    .sort((a, b) => Number(!a.name) - Number(!b.name) || order(a.name, b.name))
+}
+
+/** badLinks names the links of a node that are faulty themselves: "link to n2 FAILED". */
+export function badLinks(m: Model): Map<number, string[]> {
+  const out = new Map<number, string[]>()
+  const add = (rank: number, to: number, state: State) => out.set(rank, [...out.get(rank) ?? [], `link to ${m.id(to)} ${stateNames[state]}`])
+  for (const c of badCables(m)) {
+    const to = m.neighbour(c.rank, c.d)
+    add(c.rank, to, c.state)
+    add(to, c.rank, c.state)
+  }
+  return out
+}
+
+/** Folded is an event with those that follow from it. */
+export interface Folded { head: Change; consequences: Change[] }
+
+const together = 10_000 // milliseconds in which consequences come before or after their cause
+
+/**
+ * folded puts the consequences of each event under it: the parts and links of a node under the node's own change, the other end of a link under the
+ * first, and the nodes of a group fault under the group's change. members are the ids of a group's nodes. All lists are oldest first.
+ */
+export function folded(m: Model, events: Change[], members: (group: string) => string[]): Folded[] {
+  const well = (c: Change) => !!c.ended || c.to === 'NORMAL'
+  const near = (a: Change, b: Change) => Math.abs(a.time - b.time) <= together && well(a) === well(b)
+  const groups: [Change, Set<string>][] = [], nodes = new Map<string, Change[]>(), cables = new Map<string, Change[]>()
+  const keep = (into: Map<string, Change[]>, key: string, c: Change) => into.set(key, [...into.get(key) ?? [], c])
+  for (const c of events) {
+    if (c.kind === 'GROUP_CHANGED' && c.group) groups.push([c, new Set(members(c.group))])
+    else if (!c.kind && c.part === 'node' && c.node) keep(nodes, c.node, c)
+  }
+  const nearest = (c: Change, of: Change[] = []) => of.filter((h) => h !== c && near(h, c)).sort((a, b) => Math.abs(a.time - c.time) - Math.abs(b.time - c.time))[0]
+  const cause = (c: Change): Change | undefined => {
+    if (c.kind || !c.node) return undefined
+    if (c.part === 'node') return nearest(c, groups.filter(([, ids]) => ids.has(c.node!)).map(([g]) => g))
+    const other = peerOf(c, m), by = nearest(c, nodes.get(c.node)) ?? nearest(c, nodes.get(other))
+    if (by || !other) return by
+    const key = [c.node, other].sort().join(' '), first = nearest(c, cables.get(key))
+    if (!first) keep(cables, key, c)
+    return first
+  }
+  const causes = new Map(events.map((c) => [c, cause(c)])), out = new Map<Change, Folded>()
+  for (const [c, by] of causes) if (!by) out.set(c, { head: c, consequences: [] })
+  for (const c of events) {
+    let head = causes.get(c)
+    if (!head) continue
+    for (let by = causes.get(head); by; by = causes.get(head)) head = by
+    out.get(head)!.consequences.push(c)
+  }
+  return [...out.values()]
+}
 
 /** namedNodes are the ranks that the drawing names: all of few, otherwise those that are not normal, the gravest first, and the selected one. */
 export function namedNodes(m: Model, selected: number): number[] {
@@ -448,10 +529,22 @@ function withoutRegion(id: string, region?: string): string {
   return region && id.startsWith(region + '/') ? id.slice(region.length + 1) : id
 }
 
-/** groupWords names a group fault for people: "row/Y=1,Z=2" is "row Y=1,Z=2", and "label/rack=r7/LINK" is "rack r7, LINK". */
-export function groupWords(g: { id: string; region?: string }): string {
+/** groupWords names a group fault for people: "row/Y=1,Z=2" is "row Y=1,Z=2", or "nodes together" where places say nothing, and
+ * "label/rack=r7/LINK" is "rack r7, LINK". */
+export function groupWords(g: { id: string; region?: string }, words: Words): string {
   const id = withoutRegion(g.id, g.region)
   const [kind, what, ...more] = id.split('/')
-  const name = kind === 'label' ? (what ?? '').replace('=', ' ') : `${kind} ${what ?? ''}`
+  const name = kind === 'label' ? (what ?? '').replace('=', ' ') : words.geometry || `${kind} ${what ?? ''}`
   return [g.region && id !== g.id ? `${g.region}: ${name}` : name, ...more].join(', ')
+}
+
+/** partWords names the part of an event: "link/X+", or "link to n2" where directions say nothing. */
+export function partWords(c: Change, m: Model, words: Words): string {
+  return words.direction ? c.part ?? '' : (peerOf(c, m) && `link to ${peerOf(c, m)}`) || (c.part ?? '')
+}
+
+/** peerOf is the node at the other end of a link of which a change tells, or "". */
+function peerOf(c: Change, m: Model): string {
+  const r = m.find(c.at ?? ''), d = c.part?.startsWith('link/') ? directions.indexOf(c.part.slice(5) as (typeof directions)[number]) : -1
+  return r < 0 || d < 0 ? '' : m.id(m.neighbour(r, d))
 }

@@ -6,7 +6,7 @@ import { LineMaterial } from 'three/examples/jsm/lines/LineMaterial.js'
 import { LineSegments2 } from 'three/examples/jsm/lines/LineSegments2.js'
 import { LineSegmentsGeometry } from 'three/examples/jsm/lines/LineSegmentsGeometry.js'
 import type { Label } from './labels'
-import { badCables, type Box, cableWords, directions, FAILED, fewNodes, Model, namedNodes, NORMAL, SICK, type State, UNKNOWN } from './model'
+import { badCables, type Box, boxes, cableWords, directions, FAILED, fewNodes, Model, namedNodes, NORMAL, SICK, type State, UNKNOWN } from './model'
 import { type Axis, Names } from './names'
 import { Pace } from './pace'
 
@@ -161,7 +161,7 @@ export class Scene {
     }
     for (const a of [state, shown, extra]) a.needsUpdate = true
     this.cables(m)
-    this.frame(this.framed)
+    this.drawFrames(this.framed)
     this.name(m)
     this.draw()
   }
@@ -217,8 +217,13 @@ export class Scene {
     })
   }
 
-  /** frame draws the edges of boxes around the members of group faults, as much of them as is in the slice. */
-  frame(all: Box[]): void {
+  /** frame draws the edges of boxes around the members of group faults, given by their ranks. */
+  frame(groups: number[][]): void {
+    if (this.model) this.drawFrames(groups.flatMap((ranks) => boxes(this.model!, ranks)))
+  }
+
+  /** drawFrames draws as much of the boxes as is in the slice. */
+  private drawFrames(all: Box[]): void {
     this.framed = all
     if (this.boxes) { this.three.remove(this.boxes); this.boxes.geometry.dispose() }
     this.boxes = undefined
@@ -256,6 +261,15 @@ export class Scene {
     this.slice = s
     if (this.points) this.points.material.uniforms.many.value = this.crowded() ? 1 : 0
     if (this.model) this.show(this.model)
+  }
+
+  focus(): void { this.canvas.focus() }
+
+  /** step is the rank to which a key leads; undefined: the key does not move. */
+  step(from: number, key: string): number | undefined {
+    const m = this.model, d = ['ArrowRight', 'ArrowLeft', 'ArrowUp', 'ArrowDown', 'PageUp', 'PageDown'].indexOf(key)
+    if (!m || d < 0) return undefined
+    return from < 0 ? Math.max(0, m.nodes.findIndex((s) => s > 0)) : m.neighbour(from, d)
   }
 
   select(rank: number): void {

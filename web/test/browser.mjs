@@ -435,8 +435,60 @@ async function many() {
   await page.waitForFunction(() => { const c = document.querySelector('#torus'); return Math.abs(c.width - c.clientWidth * devicePixelRatio) <= 1 }, undefined, wait) // what stands still is sharp
 }
 
+/** tiles: an ordinary cluster has a tile for each node, on every screen. */
+async function tiles() {
+  await page.unroute('**/api/map')
+  let n = 0, racked = false
+  const id = (r) => racked ? `gpu-node-${String(r + 1).padStart(3, '0')}.hall7` : `n${r + 1}`
+  await page.route('**/api/map', async (route) => {
+    const m = await (await route.fetch()).json(), x = Math.ceil(Math.sqrt(n)), size = x * x, all = [...Array(size).keys()]
+    await route.fulfill({ json: { ...m, ordinary: true, dims: [x, x, 1], empty: all.filter((r) => r >= n), states: all.map((r) => r >= n ? '.' : 'NNFSU'[r] ?? 'N').join(''), causes: all.map((r) => r === 2 ? '9' : r === 3 ? '2' : '0').join(''),
+      flags: '2'.repeat(size), names: Object.fromEntries(all.slice(0, n).map((r) => [r, id(r)])), directions: [0, 1, 2, 3], links: [[0, 0, 4, 5], [1, 1, 4, 5]], masked: [], ...racked && { domainKey: 'rack', domains: Object.fromEntries(all.slice(0, n - 1).map((r) => [r, `r${r >> 3}`])) } } })
+  })
+  for (n of [5, 18, 64]) {
+    racked = n > 18
+    for (const [width, height] of [[1280, 800], [390, 844]]) {
+      await page.setViewportSize({ width, height })
+      await page.reload()
+      await live('live')
+      await page.waitForFunction((want) => document.querySelectorAll('.tile').length === want, n, wait)
+      const where = `${n} nodes, ${width} px`
+      const bad = await page.evaluate(() => {
+        const all = [...document.querySelectorAll('.tile')].map((e) => [e, e.getBoundingClientRect()]), out = []
+        for (const [e, a] of all) {
+          if (e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight) out.push(`${e.dataset.node} has text outside its tile`)
+          for (const [f, b] of all) if (e !== f && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom) out.push(`${e.dataset.node} covers ${f.dataset.node}`)
+        }
+        for (const e of [document.documentElement, document.querySelector('#view')]) if (e.scrollWidth > e.clientWidth) out.push(`${e.id || 'the page'} is wider than the screen`)
+        return out
+      })
+      check(!bad.length, `${where}: ${bad.slice(0, 3).join('; ')}`)
+      check(!(await page.locator('#torus, #names, #tools').count()), `${where}: there is a torus beside the tiles`)
+      check(/link to .*2.* FAILED/.test(await page.textContent('.tile:first-child')), `${where}: the first tile does not name its faulty link`)
+      check(await page.locator('.rack h3').count() === (racked ? 9 : 0), `${where}: want 9 racks of 64 nodes, and none of others`)
+      await readable(where)
+      await axe(where)
+      await shot(`tiles-${n}-${width}`)
+    }
+  }
+  await page.setViewportSize({ width: 1280, height: 800 })
+  await page.reload()
+  await page.waitForSelector('.tile', wait)
+  const chosen = (node) => page.waitForSelector(`.tile[aria-pressed="true"][data-node="${node}"]`, wait)
+  await page.focus('.tile')
+  await page.keyboard.press('ArrowDown')
+  await chosen(id(0))
+  await page.keyboard.press('ArrowDown')
+  await chosen(id(1))
+  await page.keyboard.press('ArrowRight')
+  await chosen(id(2))
+  check(await page.evaluate(() => document.activeElement.dataset.node) === id(2), 'the keys lead away from the chosen tile')
+  await page.click('#tab-nodes')
+  check(!/place/.test(await page.textContent('#panel thead')), 'the table of an ordinary cluster has places')
+}
+
 await ended(close, async () => {
-  for (const step of [seen, dies, incidents, hostile, absent, word, back, group, lost, elsewhere, phone, many]) {
+  for (const step of [seen, dies, incidents, hostile, absent, word, back, group, lost, elsewhere, phone, many, tiles]) {
     const begin = Date.now()
     say(`${step.name} begins`)
     await step()

@@ -8,7 +8,8 @@ const load = (name) => {
   const source = ts.transpileModule(readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
   return import('data:text/javascript,' + encodeURIComponent(source.outputText))
 }
-const { Model, badCables, boxes, cableWords, causeNames, causeWords, course, deathWords, doingWords, ends, groupWords, incidentWords, merged, namedNodes, past, pastGroups, plain, planeOffer, step, worstFirst, worstPartsFirst } = await load('model')
+const { Model, badCables, badLinks, boxes, cableWords, causeNames, causeWords, course, deathWords, doingWords, ends, folded, groupWords, incidentWords, merged, namedNodes, partWords, past, pastGroups, plain, planeOffer, racks, step, worstFirst, worstPartsFirst } = await load('model')
+const { wordsOf } = await load('words'), torusWords = wordsOf(false), plainWords = wordsOf(true)
 const { most, placed } = await load('labels')
 const { Pace } = await load('pace')
 
@@ -161,7 +162,7 @@ test('names do not cover each other, and what must be named is', () => {
 })
 
 test('a group has a name for people', () => {
-  for (const [g, want] of [[{ id: 'row/Y=1,Z=2' }, 'row Y=1,Z=2'], [{ id: 'label/rack=r7/LINK' }, 'rack r7, LINK'], [{ id: 'west/plane/X=3', region: 'west' }, 'west: plane X=3']]) assert.equal(groupWords(g), want)
+  for (const [g, want] of [[{ id: 'row/Y=1,Z=2' }, 'row Y=1,Z=2'], [{ id: 'label/rack=r7/LINK' }, 'rack r7, LINK'], [{ id: 'west/plane/X=3', region: 'west' }, 'west: plane X=3']]) assert.equal(groupWords(g, torusWords), want)
 })
 
 test('responses of one policy that do the same are one item', () => {
@@ -172,13 +173,13 @@ test('responses of one policy that do the same are one item', () => {
 })
 
 test('an incident has its cause in plain words', () => {
-  assert.match(causeWords({ component: 'node', fault: 'FAILED', cause: 'NODE' }), /^both halves of the node are dead/)
-  assert.match(causeWords({ component: 'link/X+', fault: 'SICK', cause: 'LINK' }), /loses or damages frames$/)
-  assert.match(causeWords({ group: 'label/rack=r7/NODE', component: 'group' }), /^nodes with rack=r7 have the same fault/)
-  assert.match(causeWords({ group: 'plane/X=1/LINK', component: 'group' }), /^all links between two planes have failed/)
-  assert.match(causeWords({ group: 'plane/X=1/HOST', component: 'group' }), /^neighbouring nodes have the same fault/)
-  assert.equal(causeWords({ component: 'host', fault: 'SICK', cause: 'HOST' }), 'HOST')
-  assert.equal(causeWords({ component: 'new-part' }), 'not known')
+  assert.match(causeWords({ component: 'node', fault: 'FAILED', cause: 'NODE' }, torusWords), /^both halves of the node are dead/)
+  assert.match(causeWords({ component: 'link/X+', fault: 'SICK', cause: 'LINK' }, torusWords), /loses or damages frames$/)
+  assert.match(causeWords({ group: 'label/rack=r7/NODE', component: 'group' }, torusWords), /^nodes with rack=r7 have the same fault/)
+  assert.match(causeWords({ group: 'plane/X=1/LINK', component: 'group' }, torusWords), /^all links between two planes have failed/)
+  assert.match(causeWords({ group: 'plane/X=1/HOST', component: 'group' }, torusWords), /^neighbouring nodes have the same fault/)
+  assert.equal(causeWords({ component: 'host', fault: 'SICK', cause: 'HOST' }, torusWords), 'HOST')
+  assert.equal(causeWords({ component: 'new-part' }, torusWords), 'not known')
 })
 
 test('the worst incident comes first', () => {
@@ -190,13 +191,13 @@ test('the worst incident comes first', () => {
     { id: 'e', state: 'OPEN', severity: 'WARNING', component: 'temperature', node: 'n0-0-1', fault: 'SICK', since: '2026-01-01T00:00:00Z' },
     { id: 'f', state: 'OPEN', severity: 'CRITICAL', component: 'node', node: 'n3-0-1', fault: 'FAILED', since: '2027-01-01T00:00:02Z', acknowledgement: { by: 'operator/alice', time: '', outdated: true } },
   ]
-  assert.deepEqual(all.sort(worstFirst).map((i) => incidentWords(i)), ['node n3-0-1', 'rack r7', 'host of n2-0-1', 'node n1-0-1', 'cable n0-0-0 X+ n1-0-0', 'temperature of n0-0-1'])
+  assert.deepEqual(all.sort(worstFirst).map((i) => incidentWords(i, torusWords)), ['node n3-0-1', 'rack r7', 'host of n2-0-1', 'node n1-0-1', 'cable n0-0-0 X+ n1-0-0', 'temperature of n0-0-1'])
 })
 
 test('at a parent, the name of a group fault begins with its region', () => {
   const i = { id: 'west/k3f9-aaaaaaaa', region: 'west', state: 'OPEN', component: 'group', group: 'west/label/rack=r7', fault: 'FAILED' }
-  assert.equal(incidentWords(i), 'west: rack r7')
-  assert.match(causeWords(i), /^nodes with rack=r7 have the same fault/)
+  assert.equal(incidentWords(i, torusWords), 'west: rack r7')
+  assert.match(causeWords(i, torusWords), /^nodes with rack=r7 have the same fault/)
 })
 
 test('the worst part comes first, and a part that is not there last', () => {
@@ -267,4 +268,48 @@ test('a management controller is shown as lofamoctl shows it', async () => {
     [{ finding: 9, since: '0s', age: '0s' }, 'Finding 9 for 0s, read 0s ago'],
   ]) assert.equal(controllerWords(c, String), want)
   assert.deepEqual(['Inlet 20 °C: OK', 'P12V 12 V: no health stated', 'CPU 1 97 °C: Critical', 'sensors not read: x: OK not'].map(sensorWarns), [false, false, true, true])
+})
+
+/** office is an ordinary cluster of five nodes in an L: n1 to n4 in a row, n5 below n1. */
+const office = (more = {}) => Model.of({ dims: [4, 2, 1], empty: [5, 6, 7], states: 'NNFNN...', causes: '00900000', flags: '00000000', names: { 0: 'n1', 1: 'n2', 2: 'n3', 3: 'n10', 4: 'n9' }, ordinary: true,
+  directions: [0, 1, 2, 3], links: [[0, 0, 4, 5], [1, 1, 4, 5], [1, 0, 4, 5], [3, 1, 4, 5]], masked: [], ...more })
+
+test('an ordinary cluster is shown by racks, in the order in which people count', () => {
+  const names = (m) => racks(m).map((k) => [k.name, ...k.ranks.map((r) => m.id(r))].join(' '))
+  assert.deepEqual(names(office()), [' n1 n2 n3 n9 n10'])
+  assert.deepEqual(names(office({ domainKey: 'rack', domains: { 0: 'r10', 1: 'r9', 2: 'r9' } })), ['rack r9 n2 n3', 'rack r10 n1', ' n9 n10'])
+  assert.equal(office().clone().kind.ordinary, true)
+  assert.equal(torus().kind.ordinary, false)
+})
+
+test('a tile names the faulty links of its node, but not those that a dead neighbour explains', () => {
+  assert.deepEqual([...badLinks(office())], [[0, ['link to n2 FAILED']], [1, ['link to n1 FAILED']]])
+})
+
+test('the list of events has a line for each cause, and the consequences below it', () => {
+  const m = office(), e = (time, at, node, part, to, more = {}) => ({ time, at, node, part, from: 'NORMAL', to, ...more })
+  const lines = (events, members = () => []) => folded(m, events, members).map((f) => [f.head, ...f.consequences].map((c) => c.group ?? `${c.node} ${c.part} ${c.to}`))
+  const dead = [e(990, '1,0,0', 'n2', 'link/X+', 'FAILED'), e(990, '3,0,0', 'n10', 'link/X-', 'FAILED'), e(1000, '2,0,0', 'n3', 'node', 'FAILED'), e(1000, '2,0,0', 'n3', 'host', 'FAILED')]
+  assert.deepEqual(lines(dead), [['n3 node FAILED', 'n2 link/X+ FAILED', 'n10 link/X- FAILED', 'n3 host FAILED']])
+  // A cable has two ends. Another cable, another direction of change and another time are other causes.
+  assert.deepEqual(lines([e(0, '0,0,0', 'n1', 'link/X+', 'FAILED'), e(1, '1,0,0', 'n2', 'link/X-', 'FAILED'), e(2, '0,0,0', 'n1', 'link/Y+', 'SICK')]), [['n1 link/X+ FAILED', 'n2 link/X- FAILED'], ['n1 link/Y+ SICK']])
+  assert.deepEqual(lines([...dead.slice(2), e(2000, '2,0,0', 'n3', 'host', 'NORMAL')]), [['n3 node FAILED', 'n3 host FAILED'], ['n3 host NORMAL']])
+  assert.deepEqual(lines([dead[2], e(60_000, '2,0,0', 'n3', 'memory', 'SICK')]), [['n3 node FAILED'], ['n3 memory SICK']])
+  // A group's nodes, with their own consequences, are below the group.
+  const group = { kind: 'GROUP_CHANGED', group: 'label/rack=r9', to: 'FAILED', time: 1100 }
+  assert.deepEqual(lines([...dead, group], () => ['n3']), [['label/rack=r9', 'n2 link/X+ FAILED', 'n10 link/X- FAILED', 'n3 node FAILED', 'n3 host FAILED']])
+  assert.deepEqual(lines([...dead, group]).length, 2, 'the members are not known')
+})
+
+test('an ordinary cluster has no words of a torus', () => {
+  for (const i of [{ component: 'node', fault: 'FAILED' }, { component: 'node', fault: 'SICK' }, { component: 'host', fault: 'FAILED' }, { component: 'dnp', fault: 'FAILED' }, { component: 'dnp', fault: 'SICK' },
+    { component: 'link/X+', fault: 'FAILED' }, { component: 'link/X+', fault: 'SICK' }, { component: 'service-network' }, { component: 'group', group: 'partition/n1' }, { component: 'group', group: 'plane/Z=0/LINK' }]) {
+    assert.doesNotMatch(causeWords(i, plainWords), /torus|DNP|plane|cable tray|halves|service network/, JSON.stringify(i))
+    assert.notEqual(causeWords(i, plainWords), causeWords(i, torusWords))
+  }
+  assert.equal(groupWords({ id: 'plane/Z=0' }, plainWords), 'nodes together')
+  assert.equal(groupWords({ id: 'label/rack=r7/LINK' }, plainWords), 'rack r7, LINK')
+  assert.equal(incidentWords({ component: 'link/X+', node: 'n1', peer: 'n2' }, plainWords), 'link n1 – n2')
+  assert.equal(partWords({ part: 'link/X+', at: '0,0,0' }, office(), plainWords), 'link to n2')
+  assert.equal(partWords({ part: 'host', at: '0,0,0' }, office(), plainWords), 'host')
 })

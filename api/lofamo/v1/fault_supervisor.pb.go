@@ -2189,8 +2189,12 @@ type ClusterInfo struct {
 	Regions  []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
 	// Why the leader holds back verdicts, each for at most one digest period, or why silent nodes do not become UNKNOWN.
 	// Empty: it has held back none within the last 5 s, and silence counts.
-	VerdictsHeld  string               `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
-	DpuHalfBound  *durationpb.Duration `protobuf:"bytes,11,opt,name=dpu_half_bound,json=dpuHalfBound,proto3" json:"dpu_half_bound,omitempty"` // as half_bound, for a node with two kernels (platform DPU)
+	VerdictsHeld string               `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
+	DpuHalfBound *durationpb.Duration `protobuf:"bytes,11,opt,name=dpu_half_bound,json=dpuHalfBound,proto3" json:"dpu_half_bound,omitempty"` // as half_bound, for a node with two kernels (platform DPU)
+	// All nodes have enrolled: the links are flows over an ordinary network, and the places only say who watches whom. False: a torus of
+	// cables, or an earlier version.
+	Ordinary      bool     `protobuf:"varint,12,opt,name=ordinary,proto3" json:"ordinary,omitempty"`
+	DomainLabels  []string `protobuf:"bytes,13,rep,name=domain_labels,json=domainLabels,proto3" json:"domain_labels,omitempty"` // keys of the labels that are failure domains, as in Topology
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2298,6 +2302,20 @@ func (x *ClusterInfo) GetVerdictsHeld() string {
 func (x *ClusterInfo) GetDpuHalfBound() *durationpb.Duration {
 	if x != nil {
 		return x.DpuHalfBound
+	}
+	return nil
+}
+
+func (x *ClusterInfo) GetOrdinary() bool {
+	if x != nil {
+		return x.Ordinary
+	}
+	return false
+}
+
+func (x *ClusterInfo) GetDomainLabels() []string {
+	if x != nil {
+		return x.DomainLabels
 	}
 	return nil
 }
@@ -3176,7 +3194,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x120\n" +
 	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x12\x1a\n" +
 	"\bcontinue\x18\x04 \x01(\tR\bcontinue\x12\x1c\n" +
-	"\tremaining\x18\x05 \x01(\rR\tremaining\"\xc0\x03\n" +
+	"\tremaining\x18\x05 \x01(\rR\tremaining\"\x81\x04\n" +
 	"\vClusterInfo\x12\x12\n" +
 	"\x04dims\x18\x01 \x01(\tR\x04dims\x12\x16\n" +
 	"\x06preset\x18\x02 \x01(\tR\x06preset\x128\n" +
@@ -3191,7 +3209,9 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\aregions\x18\t \x03(\v2\x11.lofamo.v1.RegionR\aregions\x12#\n" +
 	"\rverdicts_held\x18\n" +
 	" \x01(\tR\fverdictsHeld\x12?\n" +
-	"\x0edpu_half_bound\x18\v \x01(\v2\x19.google.protobuf.DurationR\fdpuHalfBound\"\xa3\x01\n" +
+	"\x0edpu_half_bound\x18\v \x01(\v2\x19.google.protobuf.DurationR\fdpuHalfBound\x12\x1a\n" +
+	"\bordinary\x18\f \x01(\bR\bordinary\x12#\n" +
+	"\rdomain_labels\x18\r \x03(\tR\fdomainLabels\"\xa3\x01\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12+\n" +

@@ -75,6 +75,62 @@ func (PolicyMode) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{0}
 }
 
+// NotifyFormat is the form of the messages to a target of notifications.
+type NotifyFormat int32
+
+const (
+	NotifyFormat_NOTIFY_FORMAT_UNSPECIFIED NotifyFormat = 0 // in a request: generic; never sent
+	NotifyFormat_NOTIFY_GENERIC            NotifyFormat = 1 // JSON as in docs/webhooks.md
+	NotifyFormat_NOTIFY_SLACK              NotifyFormat = 2 // an incoming webhook of Slack, or of a program that accepts its messages
+	NotifyFormat_NOTIFY_TEAMS              NotifyFormat = 3 // a workflow of Microsoft Teams with a webhook as its trigger
+	NotifyFormat_NOTIFY_ALERTMANAGER       NotifyFormat = 4 // an Alertmanager, whose API gets an alert
+)
+
+// Enum value maps for NotifyFormat.
+var (
+	NotifyFormat_name = map[int32]string{
+		0: "NOTIFY_FORMAT_UNSPECIFIED",
+		1: "NOTIFY_GENERIC",
+		2: "NOTIFY_SLACK",
+		3: "NOTIFY_TEAMS",
+		4: "NOTIFY_ALERTMANAGER",
+	}
+	NotifyFormat_value = map[string]int32{
+		"NOTIFY_FORMAT_UNSPECIFIED": 0,
+		"NOTIFY_GENERIC":            1,
+		"NOTIFY_SLACK":              2,
+		"NOTIFY_TEAMS":              3,
+		"NOTIFY_ALERTMANAGER":       4,
+	}
+)
+
+func (x NotifyFormat) Enum() *NotifyFormat {
+	p := new(NotifyFormat)
+	*p = x
+	return p
+}
+
+func (x NotifyFormat) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NotifyFormat) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_response_proto_enumTypes[1].Descriptor()
+}
+
+func (NotifyFormat) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_response_proto_enumTypes[1]
+}
+
+func (x NotifyFormat) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NotifyFormat.Descriptor instead.
+func (NotifyFormat) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{1}
+}
+
 // PolicyChangeKind is the kind of a policy's change.
 type PolicyChangeKind int32
 
@@ -118,11 +174,11 @@ func (x PolicyChangeKind) String() string {
 }
 
 func (PolicyChangeKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_response_proto_enumTypes[1].Descriptor()
+	return file_lofamo_v1_response_proto_enumTypes[2].Descriptor()
 }
 
 func (PolicyChangeKind) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_response_proto_enumTypes[1]
+	return &file_lofamo_v1_response_proto_enumTypes[2]
 }
 
 func (x PolicyChangeKind) Number() protoreflect.EnumNumber {
@@ -131,7 +187,7 @@ func (x PolicyChangeKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PolicyChangeKind.Descriptor instead.
 func (PolicyChangeKind) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{2}
 }
 
 // ResponseState is the state of a response.
@@ -186,11 +242,11 @@ func (x ResponseState) String() string {
 }
 
 func (ResponseState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_response_proto_enumTypes[2].Descriptor()
+	return file_lofamo_v1_response_proto_enumTypes[3].Descriptor()
 }
 
 func (ResponseState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_response_proto_enumTypes[2]
+	return &file_lofamo_v1_response_proto_enumTypes[3]
 }
 
 func (x ResponseState) Number() protoreflect.EnumNumber {
@@ -199,7 +255,7 @@ func (x ResponseState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResponseState.Descriptor instead.
 func (ResponseState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{3}
 }
 
 // ResponseStepState is the state of one step of a response.
@@ -251,11 +307,11 @@ func (x ResponseStepState) String() string {
 }
 
 func (ResponseStepState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_response_proto_enumTypes[3].Descriptor()
+	return file_lofamo_v1_response_proto_enumTypes[4].Descriptor()
 }
 
 func (ResponseStepState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_response_proto_enumTypes[3]
+	return &file_lofamo_v1_response_proto_enumTypes[4]
 }
 
 func (x ResponseStepState) Number() protoreflect.EnumNumber {
@@ -264,7 +320,7 @@ func (x ResponseStepState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResponseStepState.Descriptor instead.
 func (ResponseStepState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{4}
 }
 
 // ResponsePolicy is a policy in force, or one that was.
@@ -606,6 +662,499 @@ func (x *PolicyChange) GetWarnings() []string {
 	return nil
 }
 
+// AddNotifyTargetRequest is a target of notifications.
+type AddNotifyTargetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                  // 1 to 50 of a-z, 0-9, '-' and '.'; policies give it as the parameter target
+	Url           string                 `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`                                    // http or https, at most 2,048 bytes. Nobody can read it back
+	Format        NotifyFormat           `protobuf:"varint,3,opt,name=format,proto3,enum=lofamo.v1.NotifyFormat" json:"format,omitempty"` // of the messages; unspecified: generic
+	Secret        string                 `protobuf:"bytes,4,opt,name=secret,proto3" json:"secret,omitempty"`                              // only with the generic format: signs the messages; "whsec_" and 24 to 64 bytes in base64. Nobody can read it back
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddNotifyTargetRequest) Reset() {
+	*x = AddNotifyTargetRequest{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddNotifyTargetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddNotifyTargetRequest) ProtoMessage() {}
+
+func (x *AddNotifyTargetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddNotifyTargetRequest.ProtoReflect.Descriptor instead.
+func (*AddNotifyTargetRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AddNotifyTargetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AddNotifyTargetRequest) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *AddNotifyTargetRequest) GetFormat() NotifyFormat {
+	if x != nil {
+		return x.Format
+	}
+	return NotifyFormat_NOTIFY_FORMAT_UNSPECIFIED
+}
+
+func (x *AddNotifyTargetRequest) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+// AddNotifyTargetResponse is the target, and what else was changed.
+type AddNotifyTargetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Target        *NotifyTarget          `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`      // as stored
+	Replaced      bool                   `protobuf:"varint,2,opt,name=replaced,proto3" json:"replaced,omitempty"` // a target of that name existed
+	Changes       []*PolicyChange        `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`    // the policies that notify it; none: a policy names it already
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddNotifyTargetResponse) Reset() {
+	*x = AddNotifyTargetResponse{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddNotifyTargetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddNotifyTargetResponse) ProtoMessage() {}
+
+func (x *AddNotifyTargetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddNotifyTargetResponse.ProtoReflect.Descriptor instead.
+func (*AddNotifyTargetResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AddNotifyTargetResponse) GetTarget() *NotifyTarget {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *AddNotifyTargetResponse) GetReplaced() bool {
+	if x != nil {
+		return x.Replaced
+	}
+	return false
+}
+
+func (x *AddNotifyTargetResponse) GetChanges() []*PolicyChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// NotifyTarget is a target of notifications, without its URL and its secret.
+type NotifyTarget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                  // as in AddNotifyTargetRequest
+	Format        NotifyFormat           `protobuf:"varint,2,opt,name=format,proto3,enum=lofamo.v1.NotifyFormat" json:"format,omitempty"` // of the messages
+	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`                                  // host and port of the URL; of a configured target without it
+	Fingerprint   string                 `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`                    // the first 8 hexadecimal digits of the URL's SHA-256
+	Signed        bool                   `protobuf:"varint,5,opt,name=signed,proto3" json:"signed,omitempty"`                             // requests have a signature
+	Configured    bool                   `protobuf:"varint,6,opt,name=configured,proto3" json:"configured,omitempty"`                     // the supervisors' configuration has it: it cannot be changed here
+	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`                                      // who added it, "ROLE/NAME"; empty if configured
+	At            *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=at,proto3" json:"at,omitempty"`                                      // when; absent if configured
+	Policies      []string               `protobuf:"bytes,9,rep,name=policies,proto3" json:"policies,omitempty"`                          // names of the policies in force that name it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NotifyTarget) Reset() {
+	*x = NotifyTarget{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NotifyTarget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NotifyTarget) ProtoMessage() {}
+
+func (x *NotifyTarget) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NotifyTarget.ProtoReflect.Descriptor instead.
+func (*NotifyTarget) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NotifyTarget) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NotifyTarget) GetFormat() NotifyFormat {
+	if x != nil {
+		return x.Format
+	}
+	return NotifyFormat_NOTIFY_FORMAT_UNSPECIFIED
+}
+
+func (x *NotifyTarget) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *NotifyTarget) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *NotifyTarget) GetSigned() bool {
+	if x != nil {
+		return x.Signed
+	}
+	return false
+}
+
+func (x *NotifyTarget) GetConfigured() bool {
+	if x != nil {
+		return x.Configured
+	}
+	return false
+}
+
+func (x *NotifyTarget) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *NotifyTarget) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *NotifyTarget) GetPolicies() []string {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+// ListNotifyTargetsRequest has no fields.
+type ListNotifyTargetsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNotifyTargetsRequest) Reset() {
+	*x = ListNotifyTargetsRequest{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNotifyTargetsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNotifyTargetsRequest) ProtoMessage() {}
+
+func (x *ListNotifyTargetsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNotifyTargetsRequest.ProtoReflect.Descriptor instead.
+func (*ListNotifyTargetsRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{7}
+}
+
+// ListNotifyTargetsResponse is all targets.
+type ListNotifyTargetsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Targets       []*NotifyTarget        `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"` // by name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNotifyTargetsResponse) Reset() {
+	*x = ListNotifyTargetsResponse{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNotifyTargetsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNotifyTargetsResponse) ProtoMessage() {}
+
+func (x *ListNotifyTargetsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNotifyTargetsResponse.ProtoReflect.Descriptor instead.
+func (*ListNotifyTargetsResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListNotifyTargetsResponse) GetTargets() []*NotifyTarget {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+// TestNotifyTargetRequest names a target.
+type TestNotifyTargetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of the target
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestNotifyTargetRequest) Reset() {
+	*x = TestNotifyTargetRequest{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestNotifyTargetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestNotifyTargetRequest) ProtoMessage() {}
+
+func (x *TestNotifyTargetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestNotifyTargetRequest.ProtoReflect.Descriptor instead.
+func (*TestNotifyTargetRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TestNotifyTargetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// TestNotifyTargetResponse says that the target has accepted the message.
+type TestNotifyTargetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestNotifyTargetResponse) Reset() {
+	*x = TestNotifyTargetResponse{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestNotifyTargetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestNotifyTargetResponse) ProtoMessage() {}
+
+func (x *TestNotifyTargetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestNotifyTargetResponse.ProtoReflect.Descriptor instead.
+func (*TestNotifyTargetResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{10}
+}
+
+// RemoveNotifyTargetRequest names a target.
+type RemoveNotifyTargetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of the target
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNotifyTargetRequest) Reset() {
+	*x = RemoveNotifyTargetRequest{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNotifyTargetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNotifyTargetRequest) ProtoMessage() {}
+
+func (x *RemoveNotifyTargetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNotifyTargetRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNotifyTargetRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RemoveNotifyTargetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// RemoveNotifyTargetResponse says what was removed.
+type RemoveNotifyTargetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changes       []*PolicyChange        `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"` // the policies that were withdrawn with it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNotifyTargetResponse) Reset() {
+	*x = RemoveNotifyTargetResponse{}
+	mi := &file_lofamo_v1_response_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNotifyTargetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNotifyTargetResponse) ProtoMessage() {}
+
+func (x *RemoveNotifyTargetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_response_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNotifyTargetResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNotifyTargetResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RemoveNotifyTargetResponse) GetChanges() []*PolicyChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
 // ApplyPoliciesRequest has the documents to put in force.
 type ApplyPoliciesRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -619,7 +1168,7 @@ type ApplyPoliciesRequest struct {
 
 func (x *ApplyPoliciesRequest) Reset() {
 	*x = ApplyPoliciesRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[4]
+	mi := &file_lofamo_v1_response_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +1180,7 @@ func (x *ApplyPoliciesRequest) String() string {
 func (*ApplyPoliciesRequest) ProtoMessage() {}
 
 func (x *ApplyPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[4]
+	mi := &file_lofamo_v1_response_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +1193,7 @@ func (x *ApplyPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ApplyPoliciesRequest) GetDocuments() string {
@@ -679,7 +1228,7 @@ type ApplyPoliciesResponse struct {
 
 func (x *ApplyPoliciesResponse) Reset() {
 	*x = ApplyPoliciesResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[5]
+	mi := &file_lofamo_v1_response_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +1240,7 @@ func (x *ApplyPoliciesResponse) String() string {
 func (*ApplyPoliciesResponse) ProtoMessage() {}
 
 func (x *ApplyPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[5]
+	mi := &file_lofamo_v1_response_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +1253,7 @@ func (x *ApplyPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ApplyPoliciesResponse) GetChanges() []*PolicyChange {
@@ -732,7 +1281,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[6]
+	mi := &file_lofamo_v1_response_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +1293,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[6]
+	mi := &file_lofamo_v1_response_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +1306,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetPolicyRequest) GetName() string {
@@ -785,7 +1334,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[7]
+	mi := &file_lofamo_v1_response_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +1346,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[7]
+	mi := &file_lofamo_v1_response_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +1359,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetPolicyResponse) GetPolicy() *ResponsePolicy {
@@ -836,7 +1385,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[8]
+	mi := &file_lofamo_v1_response_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1397,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[8]
+	mi := &file_lofamo_v1_response_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1410,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{17}
 }
 
 // ListPoliciesResponse has the policies in force.
@@ -875,7 +1424,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[9]
+	mi := &file_lofamo_v1_response_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1436,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[9]
+	mi := &file_lofamo_v1_response_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1449,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*ResponsePolicy {
@@ -929,7 +1478,7 @@ type DeletePoliciesRequest struct {
 
 func (x *DeletePoliciesRequest) Reset() {
 	*x = DeletePoliciesRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[10]
+	mi := &file_lofamo_v1_response_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1490,7 @@ func (x *DeletePoliciesRequest) String() string {
 func (*DeletePoliciesRequest) ProtoMessage() {}
 
 func (x *DeletePoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[10]
+	mi := &file_lofamo_v1_response_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1503,7 @@ func (x *DeletePoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePoliciesRequest.ProtoReflect.Descriptor instead.
 func (*DeletePoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeletePoliciesRequest) GetNames() []string {
@@ -989,7 +1538,7 @@ type DeletePoliciesResponse struct {
 
 func (x *DeletePoliciesResponse) Reset() {
 	*x = DeletePoliciesResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[11]
+	mi := &file_lofamo_v1_response_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1550,7 @@ func (x *DeletePoliciesResponse) String() string {
 func (*DeletePoliciesResponse) ProtoMessage() {}
 
 func (x *DeletePoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[11]
+	mi := &file_lofamo_v1_response_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1563,7 @@ func (x *DeletePoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePoliciesResponse.ProtoReflect.Descriptor instead.
 func (*DeletePoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeletePoliciesResponse) GetChanges() []*PolicyChange {
@@ -1069,7 +1618,7 @@ type Response struct {
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[12]
+	mi := &file_lofamo_v1_response_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1630,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[12]
+	mi := &file_lofamo_v1_response_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1643,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Response) GetId() string {
@@ -1307,7 +1856,7 @@ type ResponseStep struct {
 
 func (x *ResponseStep) Reset() {
 	*x = ResponseStep{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[13]
+	mi := &file_lofamo_v1_response_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1868,7 @@ func (x *ResponseStep) String() string {
 func (*ResponseStep) ProtoMessage() {}
 
 func (x *ResponseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[13]
+	mi := &file_lofamo_v1_response_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1881,7 @@ func (x *ResponseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResponseStep.ProtoReflect.Descriptor instead.
 func (*ResponseStep) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResponseStep) GetName() string {
@@ -1430,7 +1979,7 @@ type ResponseApproval struct {
 
 func (x *ResponseApproval) Reset() {
 	*x = ResponseApproval{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[14]
+	mi := &file_lofamo_v1_response_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1991,7 @@ func (x *ResponseApproval) String() string {
 func (*ResponseApproval) ProtoMessage() {}
 
 func (x *ResponseApproval) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[14]
+	mi := &file_lofamo_v1_response_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +2004,7 @@ func (x *ResponseApproval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResponseApproval.ProtoReflect.Descriptor instead.
 func (*ResponseApproval) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResponseApproval) GetSubject() string {
@@ -1486,7 +2035,7 @@ type ListResponsesRequest struct {
 
 func (x *ListResponsesRequest) Reset() {
 	*x = ListResponsesRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[15]
+	mi := &file_lofamo_v1_response_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +2047,7 @@ func (x *ListResponsesRequest) String() string {
 func (*ListResponsesRequest) ProtoMessage() {}
 
 func (x *ListResponsesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[15]
+	mi := &file_lofamo_v1_response_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +2060,7 @@ func (x *ListResponsesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponsesRequest.ProtoReflect.Descriptor instead.
 func (*ListResponsesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListResponsesRequest) GetNode() string {
@@ -1560,7 +2109,7 @@ type ListResponsesResponse struct {
 
 func (x *ListResponsesResponse) Reset() {
 	*x = ListResponsesResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[16]
+	mi := &file_lofamo_v1_response_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +2121,7 @@ func (x *ListResponsesResponse) String() string {
 func (*ListResponsesResponse) ProtoMessage() {}
 
 func (x *ListResponsesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[16]
+	mi := &file_lofamo_v1_response_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +2134,7 @@ func (x *ListResponsesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponsesResponse.ProtoReflect.Descriptor instead.
 func (*ListResponsesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListResponsesResponse) GetResponses() []*Response {
@@ -1612,7 +2161,7 @@ type GetResponseRequest struct {
 
 func (x *GetResponseRequest) Reset() {
 	*x = GetResponseRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[17]
+	mi := &file_lofamo_v1_response_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +2173,7 @@ func (x *GetResponseRequest) String() string {
 func (*GetResponseRequest) ProtoMessage() {}
 
 func (x *GetResponseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[17]
+	mi := &file_lofamo_v1_response_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +2186,7 @@ func (x *GetResponseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponseRequest.ProtoReflect.Descriptor instead.
 func (*GetResponseRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetResponseRequest) GetId() string {
@@ -1657,7 +2206,7 @@ type WatchResponsesRequest struct {
 
 func (x *WatchResponsesRequest) Reset() {
 	*x = WatchResponsesRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[18]
+	mi := &file_lofamo_v1_response_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +2218,7 @@ func (x *WatchResponsesRequest) String() string {
 func (*WatchResponsesRequest) ProtoMessage() {}
 
 func (x *WatchResponsesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[18]
+	mi := &file_lofamo_v1_response_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +2231,7 @@ func (x *WatchResponsesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponsesRequest.ProtoReflect.Descriptor instead.
 func (*WatchResponsesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchResponsesRequest) GetFilter() *ListResponsesRequest {
@@ -1706,7 +2255,7 @@ type WatchResponsesResponse struct {
 
 func (x *WatchResponsesResponse) Reset() {
 	*x = WatchResponsesResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[19]
+	mi := &file_lofamo_v1_response_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +2267,7 @@ func (x *WatchResponsesResponse) String() string {
 func (*WatchResponsesResponse) ProtoMessage() {}
 
 func (x *WatchResponsesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[19]
+	mi := &file_lofamo_v1_response_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +2280,7 @@ func (x *WatchResponsesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponsesResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponsesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchResponsesResponse) GetResponses() []*Response {
@@ -1766,7 +2315,7 @@ type ApproveResponseRequest struct {
 
 func (x *ApproveResponseRequest) Reset() {
 	*x = ApproveResponseRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[20]
+	mi := &file_lofamo_v1_response_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +2327,7 @@ func (x *ApproveResponseRequest) String() string {
 func (*ApproveResponseRequest) ProtoMessage() {}
 
 func (x *ApproveResponseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[20]
+	mi := &file_lofamo_v1_response_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +2340,7 @@ func (x *ApproveResponseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponseRequest.ProtoReflect.Descriptor instead.
 func (*ApproveResponseRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ApproveResponseRequest) GetId() string {
@@ -1818,7 +2367,7 @@ type ApproveResponseResponse struct {
 
 func (x *ApproveResponseResponse) Reset() {
 	*x = ApproveResponseResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[21]
+	mi := &file_lofamo_v1_response_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +2379,7 @@ func (x *ApproveResponseResponse) String() string {
 func (*ApproveResponseResponse) ProtoMessage() {}
 
 func (x *ApproveResponseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[21]
+	mi := &file_lofamo_v1_response_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +2392,7 @@ func (x *ApproveResponseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponseResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponseResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ApproveResponseResponse) GetResponse() *Response {
@@ -1864,7 +2413,7 @@ type DenyResponseRequest struct {
 
 func (x *DenyResponseRequest) Reset() {
 	*x = DenyResponseRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[22]
+	mi := &file_lofamo_v1_response_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +2425,7 @@ func (x *DenyResponseRequest) String() string {
 func (*DenyResponseRequest) ProtoMessage() {}
 
 func (x *DenyResponseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[22]
+	mi := &file_lofamo_v1_response_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2438,7 @@ func (x *DenyResponseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponseRequest.ProtoReflect.Descriptor instead.
 func (*DenyResponseRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DenyResponseRequest) GetId() string {
@@ -1916,7 +2465,7 @@ type DenyResponseResponse struct {
 
 func (x *DenyResponseResponse) Reset() {
 	*x = DenyResponseResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[23]
+	mi := &file_lofamo_v1_response_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2477,7 @@ func (x *DenyResponseResponse) String() string {
 func (*DenyResponseResponse) ProtoMessage() {}
 
 func (x *DenyResponseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[23]
+	mi := &file_lofamo_v1_response_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2490,7 @@ func (x *DenyResponseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponseResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponseResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{23}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DenyResponseResponse) GetResponse() *Response {
@@ -1962,7 +2511,7 @@ type CancelResponseRequest struct {
 
 func (x *CancelResponseRequest) Reset() {
 	*x = CancelResponseRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[24]
+	mi := &file_lofamo_v1_response_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2523,7 @@ func (x *CancelResponseRequest) String() string {
 func (*CancelResponseRequest) ProtoMessage() {}
 
 func (x *CancelResponseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[24]
+	mi := &file_lofamo_v1_response_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2536,7 @@ func (x *CancelResponseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponseRequest.ProtoReflect.Descriptor instead.
 func (*CancelResponseRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{24}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CancelResponseRequest) GetId() string {
@@ -2014,7 +2563,7 @@ type CancelResponseResponse struct {
 
 func (x *CancelResponseResponse) Reset() {
 	*x = CancelResponseResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[25]
+	mi := &file_lofamo_v1_response_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2575,7 @@ func (x *CancelResponseResponse) String() string {
 func (*CancelResponseResponse) ProtoMessage() {}
 
 func (x *CancelResponseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[25]
+	mi := &file_lofamo_v1_response_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2588,7 @@ func (x *CancelResponseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponseResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponseResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{25}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CancelResponseResponse) GetResponse() *Response {
@@ -2060,7 +2609,7 @@ type RetryResponseRequest struct {
 
 func (x *RetryResponseRequest) Reset() {
 	*x = RetryResponseRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[26]
+	mi := &file_lofamo_v1_response_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2621,7 @@ func (x *RetryResponseRequest) String() string {
 func (*RetryResponseRequest) ProtoMessage() {}
 
 func (x *RetryResponseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[26]
+	mi := &file_lofamo_v1_response_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2634,7 @@ func (x *RetryResponseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponseRequest.ProtoReflect.Descriptor instead.
 func (*RetryResponseRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{26}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RetryResponseRequest) GetId() string {
@@ -2112,7 +2661,7 @@ type RetryResponseResponse struct {
 
 func (x *RetryResponseResponse) Reset() {
 	*x = RetryResponseResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[27]
+	mi := &file_lofamo_v1_response_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2673,7 @@ func (x *RetryResponseResponse) String() string {
 func (*RetryResponseResponse) ProtoMessage() {}
 
 func (x *RetryResponseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[27]
+	mi := &file_lofamo_v1_response_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2686,7 @@ func (x *RetryResponseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponseResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponseResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{27}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RetryResponseResponse) GetResponse() *Response {
@@ -2159,7 +2708,7 @@ type SettleResponseRequest struct {
 
 func (x *SettleResponseRequest) Reset() {
 	*x = SettleResponseRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[28]
+	mi := &file_lofamo_v1_response_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +2720,7 @@ func (x *SettleResponseRequest) String() string {
 func (*SettleResponseRequest) ProtoMessage() {}
 
 func (x *SettleResponseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[28]
+	mi := &file_lofamo_v1_response_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +2733,7 @@ func (x *SettleResponseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponseRequest.ProtoReflect.Descriptor instead.
 func (*SettleResponseRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{28}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SettleResponseRequest) GetId() string {
@@ -2218,7 +2767,7 @@ type SettleResponseResponse struct {
 
 func (x *SettleResponseResponse) Reset() {
 	*x = SettleResponseResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[29]
+	mi := &file_lofamo_v1_response_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2779,7 @@ func (x *SettleResponseResponse) String() string {
 func (*SettleResponseResponse) ProtoMessage() {}
 
 func (x *SettleResponseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[29]
+	mi := &file_lofamo_v1_response_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2792,7 @@ func (x *SettleResponseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponseResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponseResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{29}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SettleResponseResponse) GetResponse() *Response {
@@ -2262,7 +2811,7 @@ type GetBreakerRequest struct {
 
 func (x *GetBreakerRequest) Reset() {
 	*x = GetBreakerRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[30]
+	mi := &file_lofamo_v1_response_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2823,7 @@ func (x *GetBreakerRequest) String() string {
 func (*GetBreakerRequest) ProtoMessage() {}
 
 func (x *GetBreakerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[30]
+	mi := &file_lofamo_v1_response_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2836,7 @@ func (x *GetBreakerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBreakerRequest.ProtoReflect.Descriptor instead.
 func (*GetBreakerRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{30}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{39}
 }
 
 // ResponseBreaker is the circuit breaker, as committed.
@@ -2303,7 +2852,7 @@ type ResponseBreaker struct {
 
 func (x *ResponseBreaker) Reset() {
 	*x = ResponseBreaker{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[31]
+	mi := &file_lofamo_v1_response_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2864,7 @@ func (x *ResponseBreaker) String() string {
 func (*ResponseBreaker) ProtoMessage() {}
 
 func (x *ResponseBreaker) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[31]
+	mi := &file_lofamo_v1_response_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2877,7 @@ func (x *ResponseBreaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResponseBreaker.ProtoReflect.Descriptor instead.
 func (*ResponseBreaker) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{31}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResponseBreaker) GetOpen() bool {
@@ -2369,7 +2918,7 @@ type CloseBreakerRequest struct {
 
 func (x *CloseBreakerRequest) Reset() {
 	*x = CloseBreakerRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[32]
+	mi := &file_lofamo_v1_response_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2930,7 @@ func (x *CloseBreakerRequest) String() string {
 func (*CloseBreakerRequest) ProtoMessage() {}
 
 func (x *CloseBreakerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[32]
+	mi := &file_lofamo_v1_response_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2943,7 @@ func (x *CloseBreakerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseBreakerRequest.ProtoReflect.Descriptor instead.
 func (*CloseBreakerRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{32}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CloseBreakerRequest) GetReason() string {
@@ -2414,7 +2963,7 @@ type CloseBreakerResponse struct {
 
 func (x *CloseBreakerResponse) Reset() {
 	*x = CloseBreakerResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[33]
+	mi := &file_lofamo_v1_response_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2975,7 @@ func (x *CloseBreakerResponse) String() string {
 func (*CloseBreakerResponse) ProtoMessage() {}
 
 func (x *CloseBreakerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[33]
+	mi := &file_lofamo_v1_response_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2988,7 @@ func (x *CloseBreakerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseBreakerResponse.ProtoReflect.Descriptor instead.
 func (*CloseBreakerResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{33}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CloseBreakerResponse) GetBreaker() *ResponseBreaker {
@@ -2460,7 +3009,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[34]
+	mi := &file_lofamo_v1_response_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +3021,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[34]
+	mi := &file_lofamo_v1_response_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +3034,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{34}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListAuditRequest) GetFrom() uint64 {
@@ -2513,7 +3062,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[35]
+	mi := &file_lofamo_v1_response_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +3074,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[35]
+	mi := &file_lofamo_v1_response_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +3087,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{35}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListAuditResponse) GetLines() []*AuditLine {
@@ -2566,7 +3115,7 @@ type ExportAuditRequest struct {
 
 func (x *ExportAuditRequest) Reset() {
 	*x = ExportAuditRequest{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[36]
+	mi := &file_lofamo_v1_response_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2578,7 +3127,7 @@ func (x *ExportAuditRequest) String() string {
 func (*ExportAuditRequest) ProtoMessage() {}
 
 func (x *ExportAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[36]
+	mi := &file_lofamo_v1_response_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2591,7 +3140,7 @@ func (x *ExportAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportAuditRequest.ProtoReflect.Descriptor instead.
 func (*ExportAuditRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{36}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExportAuditRequest) GetFrom() uint64 {
@@ -2618,7 +3167,7 @@ type ExportAuditResponse struct {
 
 func (x *ExportAuditResponse) Reset() {
 	*x = ExportAuditResponse{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[37]
+	mi := &file_lofamo_v1_response_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +3179,7 @@ func (x *ExportAuditResponse) String() string {
 func (*ExportAuditResponse) ProtoMessage() {}
 
 func (x *ExportAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[37]
+	mi := &file_lofamo_v1_response_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +3192,7 @@ func (x *ExportAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportAuditResponse.ProtoReflect.Descriptor instead.
 func (*ExportAuditResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{37}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExportAuditResponse) GetLines() []*AuditLine {
@@ -2677,7 +3226,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_lofamo_v1_response_proto_msgTypes[38]
+	mi := &file_lofamo_v1_response_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2689,7 +3238,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_response_proto_msgTypes[38]
+	mi := &file_lofamo_v1_response_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2702,7 +3251,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{38}
+	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AuditLine) GetSeq() uint64 {
@@ -2828,7 +3377,38 @@ const file_lofamo_v1_response_proto_rawDesc = "" +
 	"\x04from\x18\x04 \x01(\x0e2\x15.lofamo.v1.PolicyModeR\x04from\x12%\n" +
 	"\x02to\x18\x05 \x01(\x0e2\x15.lofamo.v1.PolicyModeR\x02to\x12\x12\n" +
 	"\x04open\x18\x06 \x01(\rR\x04open\x12\x1a\n" +
-	"\bwarnings\x18\a \x03(\tR\bwarnings\"\xd5\x01\n" +
+	"\bwarnings\x18\a \x03(\tR\bwarnings\"\x87\x01\n" +
+	"\x16AddNotifyTargetRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03url\x18\x02 \x01(\tR\x03url\x12/\n" +
+	"\x06format\x18\x03 \x01(\x0e2\x17.lofamo.v1.NotifyFormatR\x06format\x12\x16\n" +
+	"\x06secret\x18\x04 \x01(\tR\x06secret\"\x99\x01\n" +
+	"\x17AddNotifyTargetResponse\x12/\n" +
+	"\x06target\x18\x01 \x01(\v2\x17.lofamo.v1.NotifyTargetR\x06target\x12\x1a\n" +
+	"\breplaced\x18\x02 \x01(\bR\breplaced\x121\n" +
+	"\achanges\x18\x03 \x03(\v2\x17.lofamo.v1.PolicyChangeR\achanges\"\x99\x02\n" +
+	"\fNotifyTarget\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
+	"\x06format\x18\x02 \x01(\x0e2\x17.lofamo.v1.NotifyFormatR\x06format\x12\x12\n" +
+	"\x04host\x18\x03 \x01(\tR\x04host\x12 \n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\x12\x16\n" +
+	"\x06signed\x18\x05 \x01(\bR\x06signed\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x06 \x01(\bR\n" +
+	"configured\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1a\n" +
+	"\bpolicies\x18\t \x03(\tR\bpolicies\"\x1a\n" +
+	"\x18ListNotifyTargetsRequest\"N\n" +
+	"\x19ListNotifyTargetsResponse\x121\n" +
+	"\atargets\x18\x01 \x03(\v2\x17.lofamo.v1.NotifyTargetR\atargets\"-\n" +
+	"\x17TestNotifyTargetRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x1a\n" +
+	"\x18TestNotifyTargetResponse\"/\n" +
+	"\x19RemoveNotifyTargetRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"O\n" +
+	"\x1aRemoveNotifyTargetResponse\x121\n" +
+	"\achanges\x18\x01 \x03(\v2\x17.lofamo.v1.PolicyChangeR\achanges\"\xd5\x01\n" +
 	"\x14ApplyPoliciesRequest\x12\x1c\n" +
 	"\tdocuments\x18\x01 \x01(\tR\tdocuments\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12I\n" +
@@ -2997,7 +3577,13 @@ const file_lofamo_v1_response_proto_rawDesc = "" +
 	"PolicyMode\x12\x1b\n" +
 	"\x17POLICY_MODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOBSERVE_ONLY\x10\x01\x12\v\n" +
-	"\aENFORCE\x10\x02*\xa0\x01\n" +
+	"\aENFORCE\x10\x02*~\n" +
+	"\fNotifyFormat\x12\x1d\n" +
+	"\x19NOTIFY_FORMAT_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eNOTIFY_GENERIC\x10\x01\x12\x10\n" +
+	"\fNOTIFY_SLACK\x10\x02\x12\x10\n" +
+	"\fNOTIFY_TEAMS\x10\x03\x12\x17\n" +
+	"\x13NOTIFY_ALERTMANAGER\x10\x04*\xa0\x01\n" +
 	"\x10PolicyChangeKind\x12\"\n" +
 	"\x1ePOLICY_CHANGE_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10POLICY_UNCHANGED\x10\x01\x12\x12\n" +
@@ -3024,14 +3610,17 @@ const file_lofamo_v1_response_proto_rawDesc = "" +
 	"\vSTEP_FAILED\x10\x04\x12\x14\n" +
 	"\x10STEP_INTERRUPTED\x10\x05\x12\x10\n" +
 	"\fSTEP_UNDOING\x10\x06\x12\x11\n" +
-	"\rSTEP_PUT_BACK\x10\a2\xf7\n" +
-	"\n" +
+	"\rSTEP_PUT_BACK\x10\a2\xf1\r\n" +
 	"\x0fResponseService\x12R\n" +
 	"\rCheckPolicies\x12\x1f.lofamo.v1.CheckPoliciesRequest\x1a .lofamo.v1.CheckPoliciesResponse\x12R\n" +
 	"\rApplyPolicies\x12\x1f.lofamo.v1.ApplyPoliciesRequest\x1a .lofamo.v1.ApplyPoliciesResponse\x12F\n" +
 	"\tGetPolicy\x12\x1b.lofamo.v1.GetPolicyRequest\x1a\x1c.lofamo.v1.GetPolicyResponse\x12O\n" +
 	"\fListPolicies\x12\x1e.lofamo.v1.ListPoliciesRequest\x1a\x1f.lofamo.v1.ListPoliciesResponse\x12U\n" +
-	"\x0eDeletePolicies\x12 .lofamo.v1.DeletePoliciesRequest\x1a!.lofamo.v1.DeletePoliciesResponse\x12R\n" +
+	"\x0eDeletePolicies\x12 .lofamo.v1.DeletePoliciesRequest\x1a!.lofamo.v1.DeletePoliciesResponse\x12X\n" +
+	"\x0fAddNotifyTarget\x12!.lofamo.v1.AddNotifyTargetRequest\x1a\".lofamo.v1.AddNotifyTargetResponse\x12^\n" +
+	"\x11ListNotifyTargets\x12#.lofamo.v1.ListNotifyTargetsRequest\x1a$.lofamo.v1.ListNotifyTargetsResponse\x12[\n" +
+	"\x10TestNotifyTarget\x12\".lofamo.v1.TestNotifyTargetRequest\x1a#.lofamo.v1.TestNotifyTargetResponse\x12a\n" +
+	"\x12RemoveNotifyTarget\x12$.lofamo.v1.RemoveNotifyTargetRequest\x1a%.lofamo.v1.RemoveNotifyTargetResponse\x12R\n" +
 	"\rListResponses\x12\x1f.lofamo.v1.ListResponsesRequest\x1a .lofamo.v1.ListResponsesResponse\x12A\n" +
 	"\vGetResponse\x12\x1d.lofamo.v1.GetResponseRequest\x1a\x13.lofamo.v1.Response\x12W\n" +
 	"\x0eWatchResponses\x12 .lofamo.v1.WatchResponsesRequest\x1a!.lofamo.v1.WatchResponsesResponse0\x01\x12X\n" +
@@ -3058,147 +3647,172 @@ func file_lofamo_v1_response_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_response_proto_rawDescData
 }
 
-var file_lofamo_v1_response_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lofamo_v1_response_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_lofamo_v1_response_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_lofamo_v1_response_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_lofamo_v1_response_proto_goTypes = []any{
-	(PolicyMode)(0),                 // 0: lofamo.v1.PolicyMode
-	(PolicyChangeKind)(0),           // 1: lofamo.v1.PolicyChangeKind
-	(ResponseState)(0),              // 2: lofamo.v1.ResponseState
-	(ResponseStepState)(0),          // 3: lofamo.v1.ResponseStepState
-	(*ResponsePolicy)(nil),          // 4: lofamo.v1.ResponsePolicy
-	(*CheckPoliciesRequest)(nil),    // 5: lofamo.v1.CheckPoliciesRequest
-	(*CheckPoliciesResponse)(nil),   // 6: lofamo.v1.CheckPoliciesResponse
-	(*PolicyChange)(nil),            // 7: lofamo.v1.PolicyChange
-	(*ApplyPoliciesRequest)(nil),    // 8: lofamo.v1.ApplyPoliciesRequest
-	(*ApplyPoliciesResponse)(nil),   // 9: lofamo.v1.ApplyPoliciesResponse
-	(*GetPolicyRequest)(nil),        // 10: lofamo.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),       // 11: lofamo.v1.GetPolicyResponse
-	(*ListPoliciesRequest)(nil),     // 12: lofamo.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),    // 13: lofamo.v1.ListPoliciesResponse
-	(*DeletePoliciesRequest)(nil),   // 14: lofamo.v1.DeletePoliciesRequest
-	(*DeletePoliciesResponse)(nil),  // 15: lofamo.v1.DeletePoliciesResponse
-	(*Response)(nil),                // 16: lofamo.v1.Response
-	(*ResponseStep)(nil),            // 17: lofamo.v1.ResponseStep
-	(*ResponseApproval)(nil),        // 18: lofamo.v1.ResponseApproval
-	(*ListResponsesRequest)(nil),    // 19: lofamo.v1.ListResponsesRequest
-	(*ListResponsesResponse)(nil),   // 20: lofamo.v1.ListResponsesResponse
-	(*GetResponseRequest)(nil),      // 21: lofamo.v1.GetResponseRequest
-	(*WatchResponsesRequest)(nil),   // 22: lofamo.v1.WatchResponsesRequest
-	(*WatchResponsesResponse)(nil),  // 23: lofamo.v1.WatchResponsesResponse
-	(*ApproveResponseRequest)(nil),  // 24: lofamo.v1.ApproveResponseRequest
-	(*ApproveResponseResponse)(nil), // 25: lofamo.v1.ApproveResponseResponse
-	(*DenyResponseRequest)(nil),     // 26: lofamo.v1.DenyResponseRequest
-	(*DenyResponseResponse)(nil),    // 27: lofamo.v1.DenyResponseResponse
-	(*CancelResponseRequest)(nil),   // 28: lofamo.v1.CancelResponseRequest
-	(*CancelResponseResponse)(nil),  // 29: lofamo.v1.CancelResponseResponse
-	(*RetryResponseRequest)(nil),    // 30: lofamo.v1.RetryResponseRequest
-	(*RetryResponseResponse)(nil),   // 31: lofamo.v1.RetryResponseResponse
-	(*SettleResponseRequest)(nil),   // 32: lofamo.v1.SettleResponseRequest
-	(*SettleResponseResponse)(nil),  // 33: lofamo.v1.SettleResponseResponse
-	(*GetBreakerRequest)(nil),       // 34: lofamo.v1.GetBreakerRequest
-	(*ResponseBreaker)(nil),         // 35: lofamo.v1.ResponseBreaker
-	(*CloseBreakerRequest)(nil),     // 36: lofamo.v1.CloseBreakerRequest
-	(*CloseBreakerResponse)(nil),    // 37: lofamo.v1.CloseBreakerResponse
-	(*ListAuditRequest)(nil),        // 38: lofamo.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),       // 39: lofamo.v1.ListAuditResponse
-	(*ExportAuditRequest)(nil),      // 40: lofamo.v1.ExportAuditRequest
-	(*ExportAuditResponse)(nil),     // 41: lofamo.v1.ExportAuditResponse
-	(*AuditLine)(nil),               // 42: lofamo.v1.AuditLine
-	nil,                             // 43: lofamo.v1.ApplyPoliciesRequest.ExpectedEntry
-	nil,                             // 44: lofamo.v1.DeletePoliciesRequest.ExpectedEntry
-	nil,                             // 45: lofamo.v1.ResponseStep.ParametersEntry
-	(*timestamppb.Timestamp)(nil),   // 46: google.protobuf.Timestamp
-	(State)(0),                      // 47: lofamo.v1.State
-	(Cause)(0),                      // 48: lofamo.v1.Cause
-	(*durationpb.Duration)(nil),     // 49: google.protobuf.Duration
+	(PolicyMode)(0),                    // 0: lofamo.v1.PolicyMode
+	(NotifyFormat)(0),                  // 1: lofamo.v1.NotifyFormat
+	(PolicyChangeKind)(0),              // 2: lofamo.v1.PolicyChangeKind
+	(ResponseState)(0),                 // 3: lofamo.v1.ResponseState
+	(ResponseStepState)(0),             // 4: lofamo.v1.ResponseStepState
+	(*ResponsePolicy)(nil),             // 5: lofamo.v1.ResponsePolicy
+	(*CheckPoliciesRequest)(nil),       // 6: lofamo.v1.CheckPoliciesRequest
+	(*CheckPoliciesResponse)(nil),      // 7: lofamo.v1.CheckPoliciesResponse
+	(*PolicyChange)(nil),               // 8: lofamo.v1.PolicyChange
+	(*AddNotifyTargetRequest)(nil),     // 9: lofamo.v1.AddNotifyTargetRequest
+	(*AddNotifyTargetResponse)(nil),    // 10: lofamo.v1.AddNotifyTargetResponse
+	(*NotifyTarget)(nil),               // 11: lofamo.v1.NotifyTarget
+	(*ListNotifyTargetsRequest)(nil),   // 12: lofamo.v1.ListNotifyTargetsRequest
+	(*ListNotifyTargetsResponse)(nil),  // 13: lofamo.v1.ListNotifyTargetsResponse
+	(*TestNotifyTargetRequest)(nil),    // 14: lofamo.v1.TestNotifyTargetRequest
+	(*TestNotifyTargetResponse)(nil),   // 15: lofamo.v1.TestNotifyTargetResponse
+	(*RemoveNotifyTargetRequest)(nil),  // 16: lofamo.v1.RemoveNotifyTargetRequest
+	(*RemoveNotifyTargetResponse)(nil), // 17: lofamo.v1.RemoveNotifyTargetResponse
+	(*ApplyPoliciesRequest)(nil),       // 18: lofamo.v1.ApplyPoliciesRequest
+	(*ApplyPoliciesResponse)(nil),      // 19: lofamo.v1.ApplyPoliciesResponse
+	(*GetPolicyRequest)(nil),           // 20: lofamo.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),          // 21: lofamo.v1.GetPolicyResponse
+	(*ListPoliciesRequest)(nil),        // 22: lofamo.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),       // 23: lofamo.v1.ListPoliciesResponse
+	(*DeletePoliciesRequest)(nil),      // 24: lofamo.v1.DeletePoliciesRequest
+	(*DeletePoliciesResponse)(nil),     // 25: lofamo.v1.DeletePoliciesResponse
+	(*Response)(nil),                   // 26: lofamo.v1.Response
+	(*ResponseStep)(nil),               // 27: lofamo.v1.ResponseStep
+	(*ResponseApproval)(nil),           // 28: lofamo.v1.ResponseApproval
+	(*ListResponsesRequest)(nil),       // 29: lofamo.v1.ListResponsesRequest
+	(*ListResponsesResponse)(nil),      // 30: lofamo.v1.ListResponsesResponse
+	(*GetResponseRequest)(nil),         // 31: lofamo.v1.GetResponseRequest
+	(*WatchResponsesRequest)(nil),      // 32: lofamo.v1.WatchResponsesRequest
+	(*WatchResponsesResponse)(nil),     // 33: lofamo.v1.WatchResponsesResponse
+	(*ApproveResponseRequest)(nil),     // 34: lofamo.v1.ApproveResponseRequest
+	(*ApproveResponseResponse)(nil),    // 35: lofamo.v1.ApproveResponseResponse
+	(*DenyResponseRequest)(nil),        // 36: lofamo.v1.DenyResponseRequest
+	(*DenyResponseResponse)(nil),       // 37: lofamo.v1.DenyResponseResponse
+	(*CancelResponseRequest)(nil),      // 38: lofamo.v1.CancelResponseRequest
+	(*CancelResponseResponse)(nil),     // 39: lofamo.v1.CancelResponseResponse
+	(*RetryResponseRequest)(nil),       // 40: lofamo.v1.RetryResponseRequest
+	(*RetryResponseResponse)(nil),      // 41: lofamo.v1.RetryResponseResponse
+	(*SettleResponseRequest)(nil),      // 42: lofamo.v1.SettleResponseRequest
+	(*SettleResponseResponse)(nil),     // 43: lofamo.v1.SettleResponseResponse
+	(*GetBreakerRequest)(nil),          // 44: lofamo.v1.GetBreakerRequest
+	(*ResponseBreaker)(nil),            // 45: lofamo.v1.ResponseBreaker
+	(*CloseBreakerRequest)(nil),        // 46: lofamo.v1.CloseBreakerRequest
+	(*CloseBreakerResponse)(nil),       // 47: lofamo.v1.CloseBreakerResponse
+	(*ListAuditRequest)(nil),           // 48: lofamo.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),          // 49: lofamo.v1.ListAuditResponse
+	(*ExportAuditRequest)(nil),         // 50: lofamo.v1.ExportAuditRequest
+	(*ExportAuditResponse)(nil),        // 51: lofamo.v1.ExportAuditResponse
+	(*AuditLine)(nil),                  // 52: lofamo.v1.AuditLine
+	nil,                                // 53: lofamo.v1.ApplyPoliciesRequest.ExpectedEntry
+	nil,                                // 54: lofamo.v1.DeletePoliciesRequest.ExpectedEntry
+	nil,                                // 55: lofamo.v1.ResponseStep.ParametersEntry
+	(*timestamppb.Timestamp)(nil),      // 56: google.protobuf.Timestamp
+	(State)(0),                         // 57: lofamo.v1.State
+	(Cause)(0),                         // 58: lofamo.v1.Cause
+	(*durationpb.Duration)(nil),        // 59: google.protobuf.Duration
 }
 var file_lofamo_v1_response_proto_depIdxs = []int32{
-	46, // 0: lofamo.v1.ResponsePolicy.at:type_name -> google.protobuf.Timestamp
+	56, // 0: lofamo.v1.ResponsePolicy.at:type_name -> google.protobuf.Timestamp
 	0,  // 1: lofamo.v1.ResponsePolicy.mode:type_name -> lofamo.v1.PolicyMode
-	7,  // 2: lofamo.v1.CheckPoliciesResponse.changes:type_name -> lofamo.v1.PolicyChange
-	1,  // 3: lofamo.v1.PolicyChange.kind:type_name -> lofamo.v1.PolicyChangeKind
+	8,  // 2: lofamo.v1.CheckPoliciesResponse.changes:type_name -> lofamo.v1.PolicyChange
+	2,  // 3: lofamo.v1.PolicyChange.kind:type_name -> lofamo.v1.PolicyChangeKind
 	0,  // 4: lofamo.v1.PolicyChange.from:type_name -> lofamo.v1.PolicyMode
 	0,  // 5: lofamo.v1.PolicyChange.to:type_name -> lofamo.v1.PolicyMode
-	43, // 6: lofamo.v1.ApplyPoliciesRequest.expected:type_name -> lofamo.v1.ApplyPoliciesRequest.ExpectedEntry
-	7,  // 7: lofamo.v1.ApplyPoliciesResponse.changes:type_name -> lofamo.v1.PolicyChange
-	4,  // 8: lofamo.v1.GetPolicyResponse.policy:type_name -> lofamo.v1.ResponsePolicy
-	4,  // 9: lofamo.v1.GetPolicyResponse.former:type_name -> lofamo.v1.ResponsePolicy
-	4,  // 10: lofamo.v1.ListPoliciesResponse.policies:type_name -> lofamo.v1.ResponsePolicy
-	44, // 11: lofamo.v1.DeletePoliciesRequest.expected:type_name -> lofamo.v1.DeletePoliciesRequest.ExpectedEntry
-	7,  // 12: lofamo.v1.DeletePoliciesResponse.changes:type_name -> lofamo.v1.PolicyChange
-	0,  // 13: lofamo.v1.Response.mode:type_name -> lofamo.v1.PolicyMode
-	47, // 14: lofamo.v1.Response.fault_state:type_name -> lofamo.v1.State
-	48, // 15: lofamo.v1.Response.fault_cause:type_name -> lofamo.v1.Cause
-	46, // 16: lofamo.v1.Response.fault_since:type_name -> google.protobuf.Timestamp
-	2,  // 17: lofamo.v1.Response.state:type_name -> lofamo.v1.ResponseState
-	17, // 18: lofamo.v1.Response.steps:type_name -> lofamo.v1.ResponseStep
-	18, // 19: lofamo.v1.Response.approvals:type_name -> lofamo.v1.ResponseApproval
-	46, // 20: lofamo.v1.Response.proposed:type_name -> google.protobuf.Timestamp
-	46, // 21: lofamo.v1.Response.asked:type_name -> google.protobuf.Timestamp
-	46, // 22: lofamo.v1.Response.gone:type_name -> google.protobuf.Timestamp
-	46, // 23: lofamo.v1.Response.closed:type_name -> google.protobuf.Timestamp
-	49, // 24: lofamo.v1.Response.undo_after:type_name -> google.protobuf.Duration
-	45, // 25: lofamo.v1.ResponseStep.parameters:type_name -> lofamo.v1.ResponseStep.ParametersEntry
-	3,  // 26: lofamo.v1.ResponseStep.state:type_name -> lofamo.v1.ResponseStepState
-	46, // 27: lofamo.v1.ResponseStep.started:type_name -> google.protobuf.Timestamp
-	46, // 28: lofamo.v1.ResponseStep.ended:type_name -> google.protobuf.Timestamp
-	49, // 29: lofamo.v1.ResponseStep.timeout:type_name -> google.protobuf.Duration
-	46, // 30: lofamo.v1.ResponseApproval.at:type_name -> google.protobuf.Timestamp
-	2,  // 31: lofamo.v1.ListResponsesRequest.states:type_name -> lofamo.v1.ResponseState
-	16, // 32: lofamo.v1.ListResponsesResponse.responses:type_name -> lofamo.v1.Response
-	35, // 33: lofamo.v1.ListResponsesResponse.breaker:type_name -> lofamo.v1.ResponseBreaker
-	19, // 34: lofamo.v1.WatchResponsesRequest.filter:type_name -> lofamo.v1.ListResponsesRequest
-	16, // 35: lofamo.v1.WatchResponsesResponse.responses:type_name -> lofamo.v1.Response
-	35, // 36: lofamo.v1.WatchResponsesResponse.breaker:type_name -> lofamo.v1.ResponseBreaker
-	16, // 37: lofamo.v1.ApproveResponseResponse.response:type_name -> lofamo.v1.Response
-	16, // 38: lofamo.v1.DenyResponseResponse.response:type_name -> lofamo.v1.Response
-	16, // 39: lofamo.v1.CancelResponseResponse.response:type_name -> lofamo.v1.Response
-	16, // 40: lofamo.v1.RetryResponseResponse.response:type_name -> lofamo.v1.Response
-	16, // 41: lofamo.v1.SettleResponseResponse.response:type_name -> lofamo.v1.Response
-	46, // 42: lofamo.v1.ResponseBreaker.at:type_name -> google.protobuf.Timestamp
-	35, // 43: lofamo.v1.CloseBreakerResponse.breaker:type_name -> lofamo.v1.ResponseBreaker
-	42, // 44: lofamo.v1.ListAuditResponse.lines:type_name -> lofamo.v1.AuditLine
-	42, // 45: lofamo.v1.ExportAuditResponse.lines:type_name -> lofamo.v1.AuditLine
-	46, // 46: lofamo.v1.AuditLine.at:type_name -> google.protobuf.Timestamp
-	5,  // 47: lofamo.v1.ResponseService.CheckPolicies:input_type -> lofamo.v1.CheckPoliciesRequest
-	8,  // 48: lofamo.v1.ResponseService.ApplyPolicies:input_type -> lofamo.v1.ApplyPoliciesRequest
-	10, // 49: lofamo.v1.ResponseService.GetPolicy:input_type -> lofamo.v1.GetPolicyRequest
-	12, // 50: lofamo.v1.ResponseService.ListPolicies:input_type -> lofamo.v1.ListPoliciesRequest
-	14, // 51: lofamo.v1.ResponseService.DeletePolicies:input_type -> lofamo.v1.DeletePoliciesRequest
-	19, // 52: lofamo.v1.ResponseService.ListResponses:input_type -> lofamo.v1.ListResponsesRequest
-	21, // 53: lofamo.v1.ResponseService.GetResponse:input_type -> lofamo.v1.GetResponseRequest
-	22, // 54: lofamo.v1.ResponseService.WatchResponses:input_type -> lofamo.v1.WatchResponsesRequest
-	24, // 55: lofamo.v1.ResponseService.ApproveResponse:input_type -> lofamo.v1.ApproveResponseRequest
-	26, // 56: lofamo.v1.ResponseService.DenyResponse:input_type -> lofamo.v1.DenyResponseRequest
-	28, // 57: lofamo.v1.ResponseService.CancelResponse:input_type -> lofamo.v1.CancelResponseRequest
-	30, // 58: lofamo.v1.ResponseService.RetryResponse:input_type -> lofamo.v1.RetryResponseRequest
-	32, // 59: lofamo.v1.ResponseService.SettleResponse:input_type -> lofamo.v1.SettleResponseRequest
-	34, // 60: lofamo.v1.ResponseService.GetBreaker:input_type -> lofamo.v1.GetBreakerRequest
-	36, // 61: lofamo.v1.ResponseService.CloseBreaker:input_type -> lofamo.v1.CloseBreakerRequest
-	38, // 62: lofamo.v1.ResponseService.ListAudit:input_type -> lofamo.v1.ListAuditRequest
-	40, // 63: lofamo.v1.ResponseService.ExportAudit:input_type -> lofamo.v1.ExportAuditRequest
-	6,  // 64: lofamo.v1.ResponseService.CheckPolicies:output_type -> lofamo.v1.CheckPoliciesResponse
-	9,  // 65: lofamo.v1.ResponseService.ApplyPolicies:output_type -> lofamo.v1.ApplyPoliciesResponse
-	11, // 66: lofamo.v1.ResponseService.GetPolicy:output_type -> lofamo.v1.GetPolicyResponse
-	13, // 67: lofamo.v1.ResponseService.ListPolicies:output_type -> lofamo.v1.ListPoliciesResponse
-	15, // 68: lofamo.v1.ResponseService.DeletePolicies:output_type -> lofamo.v1.DeletePoliciesResponse
-	20, // 69: lofamo.v1.ResponseService.ListResponses:output_type -> lofamo.v1.ListResponsesResponse
-	16, // 70: lofamo.v1.ResponseService.GetResponse:output_type -> lofamo.v1.Response
-	23, // 71: lofamo.v1.ResponseService.WatchResponses:output_type -> lofamo.v1.WatchResponsesResponse
-	25, // 72: lofamo.v1.ResponseService.ApproveResponse:output_type -> lofamo.v1.ApproveResponseResponse
-	27, // 73: lofamo.v1.ResponseService.DenyResponse:output_type -> lofamo.v1.DenyResponseResponse
-	29, // 74: lofamo.v1.ResponseService.CancelResponse:output_type -> lofamo.v1.CancelResponseResponse
-	31, // 75: lofamo.v1.ResponseService.RetryResponse:output_type -> lofamo.v1.RetryResponseResponse
-	33, // 76: lofamo.v1.ResponseService.SettleResponse:output_type -> lofamo.v1.SettleResponseResponse
-	35, // 77: lofamo.v1.ResponseService.GetBreaker:output_type -> lofamo.v1.ResponseBreaker
-	37, // 78: lofamo.v1.ResponseService.CloseBreaker:output_type -> lofamo.v1.CloseBreakerResponse
-	39, // 79: lofamo.v1.ResponseService.ListAudit:output_type -> lofamo.v1.ListAuditResponse
-	41, // 80: lofamo.v1.ResponseService.ExportAudit:output_type -> lofamo.v1.ExportAuditResponse
-	64, // [64:81] is the sub-list for method output_type
-	47, // [47:64] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	1,  // 6: lofamo.v1.AddNotifyTargetRequest.format:type_name -> lofamo.v1.NotifyFormat
+	11, // 7: lofamo.v1.AddNotifyTargetResponse.target:type_name -> lofamo.v1.NotifyTarget
+	8,  // 8: lofamo.v1.AddNotifyTargetResponse.changes:type_name -> lofamo.v1.PolicyChange
+	1,  // 9: lofamo.v1.NotifyTarget.format:type_name -> lofamo.v1.NotifyFormat
+	56, // 10: lofamo.v1.NotifyTarget.at:type_name -> google.protobuf.Timestamp
+	11, // 11: lofamo.v1.ListNotifyTargetsResponse.targets:type_name -> lofamo.v1.NotifyTarget
+	8,  // 12: lofamo.v1.RemoveNotifyTargetResponse.changes:type_name -> lofamo.v1.PolicyChange
+	53, // 13: lofamo.v1.ApplyPoliciesRequest.expected:type_name -> lofamo.v1.ApplyPoliciesRequest.ExpectedEntry
+	8,  // 14: lofamo.v1.ApplyPoliciesResponse.changes:type_name -> lofamo.v1.PolicyChange
+	5,  // 15: lofamo.v1.GetPolicyResponse.policy:type_name -> lofamo.v1.ResponsePolicy
+	5,  // 16: lofamo.v1.GetPolicyResponse.former:type_name -> lofamo.v1.ResponsePolicy
+	5,  // 17: lofamo.v1.ListPoliciesResponse.policies:type_name -> lofamo.v1.ResponsePolicy
+	54, // 18: lofamo.v1.DeletePoliciesRequest.expected:type_name -> lofamo.v1.DeletePoliciesRequest.ExpectedEntry
+	8,  // 19: lofamo.v1.DeletePoliciesResponse.changes:type_name -> lofamo.v1.PolicyChange
+	0,  // 20: lofamo.v1.Response.mode:type_name -> lofamo.v1.PolicyMode
+	57, // 21: lofamo.v1.Response.fault_state:type_name -> lofamo.v1.State
+	58, // 22: lofamo.v1.Response.fault_cause:type_name -> lofamo.v1.Cause
+	56, // 23: lofamo.v1.Response.fault_since:type_name -> google.protobuf.Timestamp
+	3,  // 24: lofamo.v1.Response.state:type_name -> lofamo.v1.ResponseState
+	27, // 25: lofamo.v1.Response.steps:type_name -> lofamo.v1.ResponseStep
+	28, // 26: lofamo.v1.Response.approvals:type_name -> lofamo.v1.ResponseApproval
+	56, // 27: lofamo.v1.Response.proposed:type_name -> google.protobuf.Timestamp
+	56, // 28: lofamo.v1.Response.asked:type_name -> google.protobuf.Timestamp
+	56, // 29: lofamo.v1.Response.gone:type_name -> google.protobuf.Timestamp
+	56, // 30: lofamo.v1.Response.closed:type_name -> google.protobuf.Timestamp
+	59, // 31: lofamo.v1.Response.undo_after:type_name -> google.protobuf.Duration
+	55, // 32: lofamo.v1.ResponseStep.parameters:type_name -> lofamo.v1.ResponseStep.ParametersEntry
+	4,  // 33: lofamo.v1.ResponseStep.state:type_name -> lofamo.v1.ResponseStepState
+	56, // 34: lofamo.v1.ResponseStep.started:type_name -> google.protobuf.Timestamp
+	56, // 35: lofamo.v1.ResponseStep.ended:type_name -> google.protobuf.Timestamp
+	59, // 36: lofamo.v1.ResponseStep.timeout:type_name -> google.protobuf.Duration
+	56, // 37: lofamo.v1.ResponseApproval.at:type_name -> google.protobuf.Timestamp
+	3,  // 38: lofamo.v1.ListResponsesRequest.states:type_name -> lofamo.v1.ResponseState
+	26, // 39: lofamo.v1.ListResponsesResponse.responses:type_name -> lofamo.v1.Response
+	45, // 40: lofamo.v1.ListResponsesResponse.breaker:type_name -> lofamo.v1.ResponseBreaker
+	29, // 41: lofamo.v1.WatchResponsesRequest.filter:type_name -> lofamo.v1.ListResponsesRequest
+	26, // 42: lofamo.v1.WatchResponsesResponse.responses:type_name -> lofamo.v1.Response
+	45, // 43: lofamo.v1.WatchResponsesResponse.breaker:type_name -> lofamo.v1.ResponseBreaker
+	26, // 44: lofamo.v1.ApproveResponseResponse.response:type_name -> lofamo.v1.Response
+	26, // 45: lofamo.v1.DenyResponseResponse.response:type_name -> lofamo.v1.Response
+	26, // 46: lofamo.v1.CancelResponseResponse.response:type_name -> lofamo.v1.Response
+	26, // 47: lofamo.v1.RetryResponseResponse.response:type_name -> lofamo.v1.Response
+	26, // 48: lofamo.v1.SettleResponseResponse.response:type_name -> lofamo.v1.Response
+	56, // 49: lofamo.v1.ResponseBreaker.at:type_name -> google.protobuf.Timestamp
+	45, // 50: lofamo.v1.CloseBreakerResponse.breaker:type_name -> lofamo.v1.ResponseBreaker
+	52, // 51: lofamo.v1.ListAuditResponse.lines:type_name -> lofamo.v1.AuditLine
+	52, // 52: lofamo.v1.ExportAuditResponse.lines:type_name -> lofamo.v1.AuditLine
+	56, // 53: lofamo.v1.AuditLine.at:type_name -> google.protobuf.Timestamp
+	6,  // 54: lofamo.v1.ResponseService.CheckPolicies:input_type -> lofamo.v1.CheckPoliciesRequest
+	18, // 55: lofamo.v1.ResponseService.ApplyPolicies:input_type -> lofamo.v1.ApplyPoliciesRequest
+	20, // 56: lofamo.v1.ResponseService.GetPolicy:input_type -> lofamo.v1.GetPolicyRequest
+	22, // 57: lofamo.v1.ResponseService.ListPolicies:input_type -> lofamo.v1.ListPoliciesRequest
+	24, // 58: lofamo.v1.ResponseService.DeletePolicies:input_type -> lofamo.v1.DeletePoliciesRequest
+	9,  // 59: lofamo.v1.ResponseService.AddNotifyTarget:input_type -> lofamo.v1.AddNotifyTargetRequest
+	12, // 60: lofamo.v1.ResponseService.ListNotifyTargets:input_type -> lofamo.v1.ListNotifyTargetsRequest
+	14, // 61: lofamo.v1.ResponseService.TestNotifyTarget:input_type -> lofamo.v1.TestNotifyTargetRequest
+	16, // 62: lofamo.v1.ResponseService.RemoveNotifyTarget:input_type -> lofamo.v1.RemoveNotifyTargetRequest
+	29, // 63: lofamo.v1.ResponseService.ListResponses:input_type -> lofamo.v1.ListResponsesRequest
+	31, // 64: lofamo.v1.ResponseService.GetResponse:input_type -> lofamo.v1.GetResponseRequest
+	32, // 65: lofamo.v1.ResponseService.WatchResponses:input_type -> lofamo.v1.WatchResponsesRequest
+	34, // 66: lofamo.v1.ResponseService.ApproveResponse:input_type -> lofamo.v1.ApproveResponseRequest
+	36, // 67: lofamo.v1.ResponseService.DenyResponse:input_type -> lofamo.v1.DenyResponseRequest
+	38, // 68: lofamo.v1.ResponseService.CancelResponse:input_type -> lofamo.v1.CancelResponseRequest
+	40, // 69: lofamo.v1.ResponseService.RetryResponse:input_type -> lofamo.v1.RetryResponseRequest
+	42, // 70: lofamo.v1.ResponseService.SettleResponse:input_type -> lofamo.v1.SettleResponseRequest
+	44, // 71: lofamo.v1.ResponseService.GetBreaker:input_type -> lofamo.v1.GetBreakerRequest
+	46, // 72: lofamo.v1.ResponseService.CloseBreaker:input_type -> lofamo.v1.CloseBreakerRequest
+	48, // 73: lofamo.v1.ResponseService.ListAudit:input_type -> lofamo.v1.ListAuditRequest
+	50, // 74: lofamo.v1.ResponseService.ExportAudit:input_type -> lofamo.v1.ExportAuditRequest
+	7,  // 75: lofamo.v1.ResponseService.CheckPolicies:output_type -> lofamo.v1.CheckPoliciesResponse
+	19, // 76: lofamo.v1.ResponseService.ApplyPolicies:output_type -> lofamo.v1.ApplyPoliciesResponse
+	21, // 77: lofamo.v1.ResponseService.GetPolicy:output_type -> lofamo.v1.GetPolicyResponse
+	23, // 78: lofamo.v1.ResponseService.ListPolicies:output_type -> lofamo.v1.ListPoliciesResponse
+	25, // 79: lofamo.v1.ResponseService.DeletePolicies:output_type -> lofamo.v1.DeletePoliciesResponse
+	10, // 80: lofamo.v1.ResponseService.AddNotifyTarget:output_type -> lofamo.v1.AddNotifyTargetResponse
+	13, // 81: lofamo.v1.ResponseService.ListNotifyTargets:output_type -> lofamo.v1.ListNotifyTargetsResponse
+	15, // 82: lofamo.v1.ResponseService.TestNotifyTarget:output_type -> lofamo.v1.TestNotifyTargetResponse
+	17, // 83: lofamo.v1.ResponseService.RemoveNotifyTarget:output_type -> lofamo.v1.RemoveNotifyTargetResponse
+	30, // 84: lofamo.v1.ResponseService.ListResponses:output_type -> lofamo.v1.ListResponsesResponse
+	26, // 85: lofamo.v1.ResponseService.GetResponse:output_type -> lofamo.v1.Response
+	33, // 86: lofamo.v1.ResponseService.WatchResponses:output_type -> lofamo.v1.WatchResponsesResponse
+	35, // 87: lofamo.v1.ResponseService.ApproveResponse:output_type -> lofamo.v1.ApproveResponseResponse
+	37, // 88: lofamo.v1.ResponseService.DenyResponse:output_type -> lofamo.v1.DenyResponseResponse
+	39, // 89: lofamo.v1.ResponseService.CancelResponse:output_type -> lofamo.v1.CancelResponseResponse
+	41, // 90: lofamo.v1.ResponseService.RetryResponse:output_type -> lofamo.v1.RetryResponseResponse
+	43, // 91: lofamo.v1.ResponseService.SettleResponse:output_type -> lofamo.v1.SettleResponseResponse
+	45, // 92: lofamo.v1.ResponseService.GetBreaker:output_type -> lofamo.v1.ResponseBreaker
+	47, // 93: lofamo.v1.ResponseService.CloseBreaker:output_type -> lofamo.v1.CloseBreakerResponse
+	49, // 94: lofamo.v1.ResponseService.ListAudit:output_type -> lofamo.v1.ListAuditResponse
+	51, // 95: lofamo.v1.ResponseService.ExportAudit:output_type -> lofamo.v1.ExportAuditResponse
+	75, // [75:96] is the sub-list for method output_type
+	54, // [54:75] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_response_proto_init() }
@@ -3212,8 +3826,8 @@ func file_lofamo_v1_response_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_response_proto_rawDesc), len(file_lofamo_v1_response_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   42,
+			NumEnums:      5,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

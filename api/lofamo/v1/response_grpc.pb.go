@@ -21,23 +21,27 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ResponseService_CheckPolicies_FullMethodName   = "/lofamo.v1.ResponseService/CheckPolicies"
-	ResponseService_ApplyPolicies_FullMethodName   = "/lofamo.v1.ResponseService/ApplyPolicies"
-	ResponseService_GetPolicy_FullMethodName       = "/lofamo.v1.ResponseService/GetPolicy"
-	ResponseService_ListPolicies_FullMethodName    = "/lofamo.v1.ResponseService/ListPolicies"
-	ResponseService_DeletePolicies_FullMethodName  = "/lofamo.v1.ResponseService/DeletePolicies"
-	ResponseService_ListResponses_FullMethodName   = "/lofamo.v1.ResponseService/ListResponses"
-	ResponseService_GetResponse_FullMethodName     = "/lofamo.v1.ResponseService/GetResponse"
-	ResponseService_WatchResponses_FullMethodName  = "/lofamo.v1.ResponseService/WatchResponses"
-	ResponseService_ApproveResponse_FullMethodName = "/lofamo.v1.ResponseService/ApproveResponse"
-	ResponseService_DenyResponse_FullMethodName    = "/lofamo.v1.ResponseService/DenyResponse"
-	ResponseService_CancelResponse_FullMethodName  = "/lofamo.v1.ResponseService/CancelResponse"
-	ResponseService_RetryResponse_FullMethodName   = "/lofamo.v1.ResponseService/RetryResponse"
-	ResponseService_SettleResponse_FullMethodName  = "/lofamo.v1.ResponseService/SettleResponse"
-	ResponseService_GetBreaker_FullMethodName      = "/lofamo.v1.ResponseService/GetBreaker"
-	ResponseService_CloseBreaker_FullMethodName    = "/lofamo.v1.ResponseService/CloseBreaker"
-	ResponseService_ListAudit_FullMethodName       = "/lofamo.v1.ResponseService/ListAudit"
-	ResponseService_ExportAudit_FullMethodName     = "/lofamo.v1.ResponseService/ExportAudit"
+	ResponseService_CheckPolicies_FullMethodName      = "/lofamo.v1.ResponseService/CheckPolicies"
+	ResponseService_ApplyPolicies_FullMethodName      = "/lofamo.v1.ResponseService/ApplyPolicies"
+	ResponseService_GetPolicy_FullMethodName          = "/lofamo.v1.ResponseService/GetPolicy"
+	ResponseService_ListPolicies_FullMethodName       = "/lofamo.v1.ResponseService/ListPolicies"
+	ResponseService_DeletePolicies_FullMethodName     = "/lofamo.v1.ResponseService/DeletePolicies"
+	ResponseService_AddNotifyTarget_FullMethodName    = "/lofamo.v1.ResponseService/AddNotifyTarget"
+	ResponseService_ListNotifyTargets_FullMethodName  = "/lofamo.v1.ResponseService/ListNotifyTargets"
+	ResponseService_TestNotifyTarget_FullMethodName   = "/lofamo.v1.ResponseService/TestNotifyTarget"
+	ResponseService_RemoveNotifyTarget_FullMethodName = "/lofamo.v1.ResponseService/RemoveNotifyTarget"
+	ResponseService_ListResponses_FullMethodName      = "/lofamo.v1.ResponseService/ListResponses"
+	ResponseService_GetResponse_FullMethodName        = "/lofamo.v1.ResponseService/GetResponse"
+	ResponseService_WatchResponses_FullMethodName     = "/lofamo.v1.ResponseService/WatchResponses"
+	ResponseService_ApproveResponse_FullMethodName    = "/lofamo.v1.ResponseService/ApproveResponse"
+	ResponseService_DenyResponse_FullMethodName       = "/lofamo.v1.ResponseService/DenyResponse"
+	ResponseService_CancelResponse_FullMethodName     = "/lofamo.v1.ResponseService/CancelResponse"
+	ResponseService_RetryResponse_FullMethodName      = "/lofamo.v1.ResponseService/RetryResponse"
+	ResponseService_SettleResponse_FullMethodName     = "/lofamo.v1.ResponseService/SettleResponse"
+	ResponseService_GetBreaker_FullMethodName         = "/lofamo.v1.ResponseService/GetBreaker"
+	ResponseService_CloseBreaker_FullMethodName       = "/lofamo.v1.ResponseService/CloseBreaker"
+	ResponseService_ListAudit_FullMethodName          = "/lofamo.v1.ResponseService/ListAudit"
+	ResponseService_ExportAudit_FullMethodName        = "/lofamo.v1.ResponseService/ExportAudit"
 )
 
 // ResponseServiceClient is the client API for ResponseService service.
@@ -64,6 +68,16 @@ type ResponseServiceClient interface {
 	// DeletePolicies withdraws policies: all or none. The effects of their responses are undone when the fault is gone.
 	// NOT_FOUND, or ABORTED for another version.
 	DeletePolicies(ctx context.Context, in *DeletePoliciesRequest, opts ...grpc.CallOption) (*DeletePoliciesResponse, error)
+	// AddNotifyTarget adds a target of notifications, or replaces the one of that name, and puts policies in force that notify it of each
+	// incident, unless a policy names it already. Failed notifications to it are retried. INVALID_ARGUMENT lists all problems.
+	AddNotifyTarget(ctx context.Context, in *AddNotifyTargetRequest, opts ...grpc.CallOption) (*AddNotifyTargetResponse, error)
+	// ListNotifyTargets returns the targets, also those of the supervisors' configuration. It returns no URL and no secret.
+	ListNotifyTargets(ctx context.Context, in *ListNotifyTargetsRequest, opts ...grpc.CallOption) (*ListNotifyTargetsResponse, error)
+	// TestNotifyTarget has the leader send a message to a target now. NOT_FOUND for an unknown target; FAILED_PRECONDITION, with the cause,
+	// if the target does not accept the message.
+	TestNotifyTarget(ctx context.Context, in *TestNotifyTargetRequest, opts ...grpc.CallOption) (*TestNotifyTargetResponse, error)
+	// RemoveNotifyTarget removes a target and the policies that AddNotifyTarget made for it. FAILED_PRECONDITION if another policy names it.
+	RemoveNotifyTarget(ctx context.Context, in *RemoveNotifyTargetRequest, opts ...grpc.CallOption) (*RemoveNotifyTargetResponse, error)
 	// ListResponses returns responses as they are committed.
 	ListResponses(ctx context.Context, in *ListResponsesRequest, opts ...grpc.CallOption) (*ListResponsesResponse, error)
 	// GetResponse returns one response. NOT_FOUND for an unknown response, or one that is no longer kept.
@@ -144,6 +158,46 @@ func (c *responseServiceClient) DeletePolicies(ctx context.Context, in *DeletePo
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeletePoliciesResponse)
 	err := c.cc.Invoke(ctx, ResponseService_DeletePolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *responseServiceClient) AddNotifyTarget(ctx context.Context, in *AddNotifyTargetRequest, opts ...grpc.CallOption) (*AddNotifyTargetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddNotifyTargetResponse)
+	err := c.cc.Invoke(ctx, ResponseService_AddNotifyTarget_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *responseServiceClient) ListNotifyTargets(ctx context.Context, in *ListNotifyTargetsRequest, opts ...grpc.CallOption) (*ListNotifyTargetsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListNotifyTargetsResponse)
+	err := c.cc.Invoke(ctx, ResponseService_ListNotifyTargets_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *responseServiceClient) TestNotifyTarget(ctx context.Context, in *TestNotifyTargetRequest, opts ...grpc.CallOption) (*TestNotifyTargetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TestNotifyTargetResponse)
+	err := c.cc.Invoke(ctx, ResponseService_TestNotifyTarget_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *responseServiceClient) RemoveNotifyTarget(ctx context.Context, in *RemoveNotifyTargetRequest, opts ...grpc.CallOption) (*RemoveNotifyTargetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveNotifyTargetResponse)
+	err := c.cc.Invoke(ctx, ResponseService_RemoveNotifyTarget_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -312,6 +366,16 @@ type ResponseServiceServer interface {
 	// DeletePolicies withdraws policies: all or none. The effects of their responses are undone when the fault is gone.
 	// NOT_FOUND, or ABORTED for another version.
 	DeletePolicies(context.Context, *DeletePoliciesRequest) (*DeletePoliciesResponse, error)
+	// AddNotifyTarget adds a target of notifications, or replaces the one of that name, and puts policies in force that notify it of each
+	// incident, unless a policy names it already. Failed notifications to it are retried. INVALID_ARGUMENT lists all problems.
+	AddNotifyTarget(context.Context, *AddNotifyTargetRequest) (*AddNotifyTargetResponse, error)
+	// ListNotifyTargets returns the targets, also those of the supervisors' configuration. It returns no URL and no secret.
+	ListNotifyTargets(context.Context, *ListNotifyTargetsRequest) (*ListNotifyTargetsResponse, error)
+	// TestNotifyTarget has the leader send a message to a target now. NOT_FOUND for an unknown target; FAILED_PRECONDITION, with the cause,
+	// if the target does not accept the message.
+	TestNotifyTarget(context.Context, *TestNotifyTargetRequest) (*TestNotifyTargetResponse, error)
+	// RemoveNotifyTarget removes a target and the policies that AddNotifyTarget made for it. FAILED_PRECONDITION if another policy names it.
+	RemoveNotifyTarget(context.Context, *RemoveNotifyTargetRequest) (*RemoveNotifyTargetResponse, error)
 	// ListResponses returns responses as they are committed.
 	ListResponses(context.Context, *ListResponsesRequest) (*ListResponsesResponse, error)
 	// GetResponse returns one response. NOT_FOUND for an unknown response, or one that is no longer kept.
@@ -362,6 +426,18 @@ func (UnimplementedResponseServiceServer) ListPolicies(context.Context, *ListPol
 }
 func (UnimplementedResponseServiceServer) DeletePolicies(context.Context, *DeletePoliciesRequest) (*DeletePoliciesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeletePolicies not implemented")
+}
+func (UnimplementedResponseServiceServer) AddNotifyTarget(context.Context, *AddNotifyTargetRequest) (*AddNotifyTargetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddNotifyTarget not implemented")
+}
+func (UnimplementedResponseServiceServer) ListNotifyTargets(context.Context, *ListNotifyTargetsRequest) (*ListNotifyTargetsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListNotifyTargets not implemented")
+}
+func (UnimplementedResponseServiceServer) TestNotifyTarget(context.Context, *TestNotifyTargetRequest) (*TestNotifyTargetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TestNotifyTarget not implemented")
+}
+func (UnimplementedResponseServiceServer) RemoveNotifyTarget(context.Context, *RemoveNotifyTargetRequest) (*RemoveNotifyTargetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveNotifyTarget not implemented")
 }
 func (UnimplementedResponseServiceServer) ListResponses(context.Context, *ListResponsesRequest) (*ListResponsesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListResponses not implemented")
@@ -506,6 +582,78 @@ func _ResponseService_DeletePolicies_Handler(srv interface{}, ctx context.Contex
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ResponseServiceServer).DeletePolicies(ctx, req.(*DeletePoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResponseService_AddNotifyTarget_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddNotifyTargetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResponseServiceServer).AddNotifyTarget(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResponseService_AddNotifyTarget_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResponseServiceServer).AddNotifyTarget(ctx, req.(*AddNotifyTargetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResponseService_ListNotifyTargets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListNotifyTargetsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResponseServiceServer).ListNotifyTargets(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResponseService_ListNotifyTargets_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResponseServiceServer).ListNotifyTargets(ctx, req.(*ListNotifyTargetsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResponseService_TestNotifyTarget_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TestNotifyTargetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResponseServiceServer).TestNotifyTarget(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResponseService_TestNotifyTarget_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResponseServiceServer).TestNotifyTarget(ctx, req.(*TestNotifyTargetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResponseService_RemoveNotifyTarget_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveNotifyTargetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResponseServiceServer).RemoveNotifyTarget(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResponseService_RemoveNotifyTarget_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResponseServiceServer).RemoveNotifyTarget(ctx, req.(*RemoveNotifyTargetRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -738,6 +886,22 @@ var ResponseService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeletePolicies",
 			Handler:    _ResponseService_DeletePolicies_Handler,
+		},
+		{
+			MethodName: "AddNotifyTarget",
+			Handler:    _ResponseService_AddNotifyTarget_Handler,
+		},
+		{
+			MethodName: "ListNotifyTargets",
+			Handler:    _ResponseService_ListNotifyTargets_Handler,
+		},
+		{
+			MethodName: "TestNotifyTarget",
+			Handler:    _ResponseService_TestNotifyTarget_Handler,
+		},
+		{
+			MethodName: "RemoveNotifyTarget",
+			Handler:    _ResponseService_RemoveNotifyTarget_Handler,
 		},
 		{
 			MethodName: "ListResponses",

@@ -4026,6 +4026,7 @@ type Supervisor struct {
 	EtcdMember    string   `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd
 	EtcdLearner   bool     `protobuf:"varint,11,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"` // it catches up and has no vote yet
 	Removed       bool     `protobuf:"varint,12,opt,name=removed,proto3" json:"removed,omitempty"`                            // removed from the cluster: kept in the store only, and never listed
+	Web           string   `protobuf:"bytes,13,opt,name=web,proto3" json:"web,omitempty"`                                     // URL of its page for browsers; empty: none, or an earlier version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4142,6 +4143,13 @@ func (x *Supervisor) GetRemoved() bool {
 		return x.Removed
 	}
 	return false
+}
+
+func (x *Supervisor) GetWeb() string {
+	if x != nil {
+		return x.Web
+	}
+	return ""
 }
 
 var File_lofamo_v1_types_proto protoreflect.FileDescriptor
@@ -4476,7 +4484,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x05index\x18\x1d \x01(\rR\x05index\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x94\x03\n" +
 	"\n" +
 	"Supervisor\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -4493,7 +4501,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	" \x01(\tR\n" +
 	"etcdMember\x12!\n" +
 	"\fetcd_learner\x18\v \x01(\bR\vetcdLearner\x12\x18\n" +
-	"\aremoved\x18\f \x01(\bR\aremoved*Y\n" +
+	"\aremoved\x18\f \x01(\bR\aremoved\x12\x10\n" +
+	"\x03web\x18\r \x01(\tR\x03web*Y\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aUNKNOWN\x10\x01\x12\n" +

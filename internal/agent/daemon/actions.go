@@ -272,6 +272,7 @@ func (c *child) kill(pid int) error {
 	if c.process == nil || c.process.pid != pid {
 		return nil // it has just ended by itself: it is being restarted
 	}
+	c.process.requested.Store(true)
 	if err := c.process.signal(syscall.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("end the %s half: %w", c.half, err)
 	}

@@ -355,6 +355,9 @@ func (c *child) began(p *process, adopted bool) error {
 func (c *child) gone(cause halfcore.Cause) error {
 	failpoint.Hit(failpoint.DaemonGone)
 	p := c.running()
+	if p.requested.Load() {
+		cause = cause.ByRequest()
+	}
 	ran := time.Duration(half.Monotonic() - c.set(nil))
 	c.ended = endedProcess(p, cause)
 	p.close() // no other goroutine uses it any more

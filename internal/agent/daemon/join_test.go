@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -30,6 +31,7 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
@@ -147,6 +149,55 @@ func TestStoredEnrolmentStartsUnlessNodeWasRemoved(t *testing.T) {
 			t.Errorf("%s: %+v, answered %v, %v: want a start %v", code, joined, answered, err, starts)
 		}
 	}
+}
+
+// TestRestartTakesOwnSettingsOfEnrolledNode: a person adds a check to the file that the daemon was started with, and asks for a restart. The
+// file that the halves read has the check, though no supervisor answers. A bad file and a change of ports change nothing.
+func TestRestartTakesOwnSettingsOfEnrolledNode(t *testing.T) {
+	t.Parallel()
+	at := freeport.Addr(t).String()
+	w := newJoinWorld(t, at)
+	w.enrolled(t, "192.0.2.7")
+	w.serve(t, at, status.Error(codes.Unavailable, "for the test"))
+	_, file, later, err := Join(t.Context(), w.j.cfg, w.j.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := w.j.cfg
+	later.File = "/etc/lofamo/agent.yaml"
+	later.Given = func() (config.Agent, error) { return given, nil }
+	check := sensor.PeripheralConfig{Kind: "script", Command: []string{"/usr/libexec/lofamo/check-filesystem", "/scratch"}}
+	given.Sensors.Peripherals[0] = check
+	if err := later.Own(t.Context(), "/etc/lofamo/agent.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	same := func(when string) {
+		t.Helper()
+		got, err := config.ReadAgent(file, nil)
+		if err != nil || got.Cluster != joinCluster ||
+			!slices.Equal(got.Sensors.Peripherals[0].Command, check.Command) {
+			t.Errorf("%s: %v, peripherals %+v: want the check", when, err, got.Sensors.Peripherals)
+		}
+	}
+	same("with a check")
+	good := given
+	given.Sensors.Peripherals[0] = sensor.PeripheralConfig{Kind: "script", Command: []string{"relative"}}
+	if err := later.Own(t.Context(), "/etc/lofamo/agent.yaml"); err == nil || !strings.Contains(err.Error(), "sensors.peripherals[0]") {
+		t.Errorf("a bad check: %v", err)
+	}
+	given = good
+	given.Join.Ports.Links = 7123
+	if err := later.Own(t.Context(), "/etc/lofamo/agent.yaml"); err == nil || !strings.Contains(err.Error(), "systemctl restart lofamo-agent") {
+		t.Errorf("other ports: %v", err)
+	}
+	if err := later.Own(t.Context(), "/root/agent.yaml"); err == nil || !strings.Contains(err.Error(), "reads /etc/lofamo/agent.yaml") {
+		t.Errorf("a file that the daemon does not read: %v", err)
+	}
+	later.File = ""
+	if err := later.Own(t.Context(), "/root/agent.yaml"); err == nil || !strings.Contains(err.Error(), "started without --config") {
+		t.Errorf("a daemon without a file: %v", err)
+	}
+	same("after refusals")
 }
 
 // TestEnrolledNodeStartsWithoutToken: the token's file is gone, or no token is named at all. A node that never enrolled needs one.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -29,6 +30,10 @@ var ErrEnrolledAnew = errors.New("this node has to enrol again, or has new certi
 // Later asks the supervisors about a node that has enrolled. If it has started with a stored enrolment, the cluster may have forgotten
 // the node meanwhile.
 type Later struct {
+	// Given reads the node's own settings again, from where Join's came; nil: they never change. File is their file; "": there is none.
+	Given func() (config.Agent, error)
+	File  string
+
 	mu    sync.Mutex // held while it asks
 	j     *joiner
 	at    netip.Addr              // with which the halves run
@@ -50,6 +55,56 @@ func (j *joiner) later(joined config.Joined, asked bool) *Later {
 
 // refreshWithin bounds Refresh, which may wait while the other half's daemon asks. All supervisors share the rest of the time.
 const refreshWithin = 2 * joinTry
+
+// Own reads the node's own settings again, such as its checks, and writes them for the halves that start next. An error leaves the halves'
+// file unchanged. The halves hold the ports and the address that join and service give, so these need a restart of the agent. A nil Later
+// does nothing. It refuses file, if that is given, as a file that it does not read.
+func (l *Later) Own(ctx context.Context, file string) error {
+	if l == nil || l.Given == nil {
+		return nil
+	}
+	if file != "" && file != l.File && file != l.j.file(joinAgent) {
+		uses := "was started without --config: start it with --config " + file
+		if l.File != "" {
+			uses = "reads " + l.File
+		}
+		return fmt.Errorf("--config %s: the running daemon %s", file, uses)
+	}
+	next, err := l.Given()
+	if err != nil {
+		return err
+	}
+	if next, _, err = JoinName(next); err != nil {
+		return err
+	}
+	if err := next.ValidateJoin(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, rereadWithin)
+	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lock, err := l.j.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	was := l.j.cfg
+	if !reflect.DeepEqual(next.Join, was.Join) || !reflect.DeepEqual(next.Service, was.Service) || next.Node != was.Node {
+		return errors.New("the configuration has changed in join, service or node: restart the whole agent, which announces its stop: " +
+			"'systemctl restart lofamo-agent'")
+	}
+	have, err := l.j.stored()
+	if err != nil {
+		return err
+	}
+	l.j.cfg = next
+	if err := l.write(have); err != nil {
+		l.j.cfg = was
+		return err
+	}
+	return nil
+}
 
 // Refresh asks for the present settings, authorities and gossip keys of the cluster, and writes them for the halves that start next. New
 // periods wait for the next start of the daemon and both halves, because the daemon judges its halves by its own periods. An error leaves

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,6 +32,8 @@ type process struct {
 	start uint64 // by regfile.StartTime; 0: not known
 	fd    int
 	ended chan halfcore.Cause // gets one value, when the process is certainly gone
+	// requested: the daemon ends it because a response or a person requested a restart.
+	requested atomic.Bool
 }
 
 // startProcess starts the command of a half. Its life does not depend on the daemon's: the daemon may die, and Ctrl-C,

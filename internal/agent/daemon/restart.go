@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -33,13 +34,14 @@ const rereadWithin = 2 * time.Second
 // RestartHalf makes a half's daemon restart it, like a half that has ended: neighbours are notified, and the new
 // process resumes from the old one's copy, with the current program and configuration. It returns when the new process
 // has passed its self-test. It does nothing while the other half does not serve, nor if the configuration has changed in a part that the
-// daemon cannot change while it runs. The answer says in Stale why a node that has
+// daemon cannot change while it runs. The daemon of a node that has enrolled refuses a config, if given, that it does not read.
+// The answer says in Stale why a node that has
 // enrolled restarted the half without asking for the present settings.
-func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (RestartAnswer, error) {
+func RestartHalf(ctx context.Context, stateDir, config string, h fault.Half) (RestartAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, refreshWithin+rereadWithin+restartWithin+time.Second)
 	defer cancel()
 	path := filepath.Join(stateDir, local.LiveSocket(h))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+restartPath, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+restartPath+"?"+url.Values{"config": {config}}.Encode(), nil)
 	if err != nil {
 		return RestartAnswer{}, fmt.Errorf("restart the %s half: %w", h, err)
 	}
@@ -86,6 +88,13 @@ func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault
 		return
 	}
 	var answer RestartAnswer
+	if d.cfg.Own != nil {
+		if err := d.cfg.Own(r.Context(), r.URL.Query().Get("config")); err != nil {
+			answer.Result = resultUnchanged("the node's own configuration: %v", err)
+			half.WriteJSON(w, answer)
+			return
+		}
+	}
 	if err := d.cfg.refresh(r.Context()); err != nil {
 		d.log.Warn("get the current settings from the supervisors: failed; restarting the half with the stored ones", "err", err)
 		answer.Stale = err.Error()

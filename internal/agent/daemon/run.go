@@ -78,6 +78,9 @@ type RunConfig struct {
 	Refresh func(context.Context) error
 	// Reread loads the configuration file again, with the same flags and environment as a starting half; nil: Agent stays in force.
 	Reread func() (config.Agent, error)
+	// Own takes the settings of the node's own configuration into the file that Reread loads; nil: they are the same file. It refuses a
+	// file that the daemon does not read.
+	Own func(ctx context.Context, file string) error
 	// Readdress returns nil when the node has another address, which Reread returns; nil: its address never changes.
 	Readdress func(context.Context) error
 	// Again signals that a person wants the halves that were given up to start; nil: never.

@@ -210,12 +210,6 @@ func makeOrReuse(a *command.App, o cluster.Options, f *upFlags) (c *cluster.Clus
 		a.Printf("starting the %s cluster in %s again\n", old.Dims(), old.Dir())
 		return old, false, nil
 	}
-	if errors.Is(err, cluster.ErrForeign) {
-		return nil, false, err
-	}
-	if err != nil && !errors.Is(err, cluster.ErrNoCluster) && !f.forceNew {
-		return nil, false, fmt.Errorf("%w (--force-new replaces it)", err)
-	}
 	c, err = cluster.Create(o)
 	if errors.Is(err, cluster.ErrLongPath) {
 		return nil, false, command.Usage(fmt.Errorf("--dir: %w", err))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -32,28 +33,34 @@ func WebCommand(a *command.App) *cobra.Command {
 The link works once, within a minute, at that one supervisor. It is signed with your key, which does not leave this
 machine.
 
-For a cluster elsewhere give --address, the address of web.listen of its supervisors. lofamoctl tries them in turn and
-uses the first that proves to be a supervisor of the cluster of --ca. If the supervisor shows browsers a self-signed
-certificate, the browser warns: compare the printed fingerprint with the one in the browser.`,
-		Example: `  lofamoctl web                                a link to a cluster on this machine
-  lofamoctl web --as viewer                    a link that may only read
-  lofamoctl web --ca ca.pem --cert me.pem --key me.key --address 10.0.0.1:9443,10.0.0.2:9443`,
+It takes the cluster and your keys as every command does: from flags, the environment, a local cluster or the current
+context. The supervisors name their pages, and the link leads to the first page that proves to be of the cluster. --address
+names the pages instead, for a proxy or a tunnel. If the supervisor shows browsers a self-signed certificate, the browser
+warns: compare the printed fingerprint with the one in the browser.`,
+		Example: `  lofamoctl web                                a link to the cluster of the current context, or on this machine
+  lofamoctl web --context hall8                a link to another cluster
+  lofamoctl web --as viewer                    a link to a local cluster that may only read
+  lofamoctl web --address 127.0.0.1:9443       a link through a tunnel`,
 		Args: command.Exactly(),
 	}
 	f := cmd.Flags()
 	f.StringVar(&as, "as", string(pki.RoleApprover), "in a local cluster: the role to log in with: viewer, operator or approver")
-	f.StringVar(&address, "address", "", "of a cluster elsewhere: addresses of its supervisors' pages, host:port[,host:port…]")
+	f.StringVar(&address, "address", "", "addresses of the supervisors' pages, host:port[,host:port…], instead of those that the "+
+		"supervisors name")
 	f.BoolVar(&open, "open", false, "open it too, with xdg-open")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		access, err := a.Access()
+		if err != nil {
+			return err
+		}
 		var site webSite
-		var err error
-		if address != "" {
+		if address == "" && access.Server == "" {
+			site, err = webHere(a, cmd.Context(), pki.Role(as))
+		} else {
 			if cmd.Flags().Changed("as") {
 				return command.Usagef("--as is for local clusters: elsewhere your certificate names you")
 			}
-			site, err = webElsewhere(a, cmd.Context(), command.SplitList(address))
-		} else {
-			site, err = webHere(a, cmd.Context(), pki.Role(as))
+			site, err = webElsewhere(a, cmd.Context(), access, command.SplitList(address))
 		}
 		if err != nil {
 			return err
@@ -88,9 +95,8 @@ type webSite struct {
 
 // webHere finds the page of a local cluster.
 func webHere(a *command.App, ctx context.Context, as pki.Role) (webSite, error) {
-	if a.Server != "" || a.CA != "" || a.Cert != "" || a.Key != "" {
-		return webSite{}, command.Usagef("--address is missing: it gives the address of the page of a cluster elsewhere (--server is " +
-			"not used by this command)")
+	if a.CA != "" || a.Cert != "" || a.Key != "" {
+		return webSite{}, command.Usagef("--ca, --cert and --key go with --server, --context or --address: give one of these three")
 	}
 	if !slices.Contains(pki.WebReaders(), as) {
 		return webSite{}, command.Usagef("--as %s: want one of %s", as, strings.Trim(fmt.Sprint(pki.WebReaders()), "[]"))
@@ -115,14 +121,17 @@ func webHere(a *command.App, ctx context.Context, as pki.Role) (webSite, error) 
 	return findSite(ctx, urls, c.PKI("ca.pem"), c.PKI(string(as)+".pem"), c.PKI(string(as)+".key"))
 }
 
-// webElsewhere finds the page at addresses that were given.
-func webElsewhere(a *command.App, ctx context.Context, addresses []string) (webSite, error) {
+// webElsewhere finds the page of a cluster elsewhere: at the given addresses or, if there are none, at those that its supervisors name.
+func webElsewhere(a *command.App, ctx context.Context, keys command.Access, addresses []string) (webSite, error) {
 	if a.Dir != "" || a.Region != "" {
 		return webSite{}, command.Usagef("--dir and --region are of local clusters, --address names another one")
 	}
-	keys, err := a.Access()
-	if err != nil {
-		return webSite{}, err
+	if len(addresses) == 0 {
+		pages, err := namedPages(a, ctx)
+		if err != nil {
+			return webSite{}, err
+		}
+		return findSite(ctx, pages, keys.CA, keys.Cert, keys.Key)
 	}
 	for _, f := range []struct{ name, value string }{{"--ca", keys.CA}, {"--cert", keys.Cert}, {"--key", keys.Key}} {
 		if f.value == "" {
@@ -137,6 +146,33 @@ func webElsewhere(a *command.App, ctx context.Context, addresses []string) (webS
 		urls = append(urls, strings.TrimSuffix(addr, "/"))
 	}
 	return findSite(ctx, urls, keys.CA, keys.Cert, keys.Key)
+}
+
+// namedPages returns the URLs of the pages that the supervisors name, those of reachable supervisors first.
+func namedPages(a *command.App, ctx context.Context) ([]string, error) {
+	var reached, others []string
+	err := a.WithClient(ctx, func(ctx context.Context, s command.Session) error {
+		resp, err := s.ListSupervisors(ctx)
+		if err != nil {
+			return fmt.Errorf("web: %w", command.Plain(err))
+		}
+		for _, sup := range resp.GetSupervisors() {
+			switch {
+			case sup.GetWeb() == "":
+			case sup.GetState() == lofamov1.State_NORMAL:
+				reached = append(reached, sup.GetWeb())
+			default:
+				others = append(others, sup.GetWeb())
+			}
+		}
+		return nil
+	})
+	pages := append(reached, others...)
+	if err == nil && len(pages) == 0 {
+		err = errors.New("web: no supervisor names a page for browsers: set web.listen and replicas[].web in the configuration of each, or " +
+			"give --address")
+	}
+	return pages, err
 }
 
 // siteTime bounds one question to one supervisor.

@@ -333,6 +333,20 @@ func AuditLines(t *testing.T, n int) []*lofamov1.AuditLine {
 	return out
 }
 
+// targetsOf sets the answers about targets of notifications.
+func targetsOf(s *clienttest.Responses) {
+	s.Checked = &lofamov1.CheckPoliciesResponse{}
+	chat := &lofamov1.NotifyTarget{Name: "chat", Format: lofamov1.NotifyFormat_NOTIFY_SLACK, Host: "hooks.slack.com", Fingerprint: "01234567",
+		By: "operator/someone", At: Ago(time.Hour), Policies: []string{"notify-group.chat", "notify.chat"}}
+	s.Targets = &lofamov1.ListNotifyTargetsResponse{Targets: []*lofamov1.NotifyTarget{chat, {Name: "desk",
+		Format: lofamov1.NotifyFormat_NOTIFY_GENERIC, Host: "desk.example:8443", Fingerprint: "89abcdef", Signed: true, Configured: true}}}
+	s.Added = &lofamov1.AddNotifyTargetResponse{Target: chat, Changes: []*lofamov1.PolicyChange{
+		{Name: "notify.chat", Kind: lofamov1.PolicyChangeKind_POLICY_CREATED, Version: 1, To: lofamov1.PolicyMode_ENFORCE},
+		{Name: "notify-group.chat", Kind: lofamov1.PolicyChangeKind_POLICY_CREATED, Version: 1, To: lofamov1.PolicyMode_ENFORCE}}}
+	s.Removed = &lofamov1.RemoveNotifyTargetResponse{Changes: []*lofamov1.PolicyChange{{Name: "notify.chat",
+		Kind: lofamov1.PolicyChangeKind_POLICY_DELETED, Version: 2, From: lofamov1.PolicyMode_ENFORCE}}}
+}
+
 // Responding is a fake cluster with policies and responses.
 func Responding(t *testing.T) Remote {
 	t.Helper()
@@ -368,6 +382,7 @@ func Responding(t *testing.T) Remote {
 	}}
 	s.Deleted = &lofamov1.DeletePoliciesResponse{Changes: []*lofamov1.PolicyChange{{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_DELETED,
 		Version: 2, From: lofamov1.PolicyMode_ENFORCE, Open: 1}}}
+	targetsOf(s)
 	s.Is = &lofamov1.Response{
 		Id: "r7-12", Policy: "drain", Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Node: "n1-0-1", Component: "memory",
 		FaultState: lofamov1.State_FAILED, FaultCause: lofamov1.Cause_MEMORY,

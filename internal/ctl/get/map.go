@@ -23,12 +23,13 @@ func MapCommand(a *command.App) *cobra.Command {
 	var width int
 	cmd := &cobra.Command{
 		Use:   "map",
-		Short: "The torus in the terminal",
-		Long: `Draws the torus, one plane of Z after the other: nodes in brackets, the cables between them, and at the edges the
-cables that wrap around. A cable shows the worse of its two ends; 'lofamoctl get links' tells them apart. Everything
-that is not NORMAL is listed below with its evidence.
+		Short: "All nodes in the terminal",
+		Long: `Draws an ordinary cluster as nodes in brackets, by racks if they have labels. It draws a torus of cables one plane of Z
+after the other: nodes in brackets, the cables between them, and at the edges the cables that wrap around. A cable shows
+the worse of its two ends; 'lofamoctl get links' tells them apart. Everything that is not NORMAL is listed below with its
+evidence.
 
-With --at it draws the torus at that time, from the changes that the supervisors keep: states, causes and maintenance
+With --at it draws the nodes at that time, from the changes that the supervisors keep: states, causes and maintenance
 marks, without evidence. Places and names are the present ones.`,
 		Example: "  lofamoctl map\n  lofamoctl map --at 10m\n  lofamoctl map --at 2026-03-01T04:10:00Z",
 		Args:    command.Exactly(),
@@ -76,7 +77,7 @@ marks, without evidence. Places and names are the present ones.`,
 				return fmt.Errorf("map: %w", err)
 			}
 			command.WarnCluster(a, nodes.GetCluster())
-			a.Printf("%s", m.draw(p, width))
+			a.Printf("%s", m.picture(nodes.GetCluster(), p, width))
 			a.Printf("%s", summary(a, nodes, links, p))
 			if rewind {
 				a.Printf("\nAs it was at %s, %s ago.\n", a.Clock(timestamppb.New(at)), a.Since(timestamppb.New(at)))
@@ -105,8 +106,11 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 	}
 	c := nodes.GetCluster()
 	fmt.Fprintf(&b, "nodes:     %s\nlink ends: %s\n", Counts(placed, nodeStates, p), Counts(len(links.GetLinks()), linkStates, p))
-	fmt.Fprintf(&b, "%s torus at revision %d, leader %s, preset %s\n", c.GetDims(), nodes.GetRevision(), command.Dash(c.GetLeader()),
-		command.Dash(c.GetPreset()))
+	size := command.Size(c, placed)
+	if !c.GetOrdinary() {
+		size += " torus"
+	}
+	fmt.Fprintf(&b, "%s at revision %d, %s, preset %s\n", size, nodes.GetRevision(), command.Leader(c), command.Dash(c.GetPreset()))
 
 	if len(spares) > 0 {
 		fmt.Fprintf(&b, "spares:    %s\n", command.Some(spares, 8))

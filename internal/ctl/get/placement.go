@@ -36,7 +36,12 @@ func qualityLines(q grid.Quality, ids []string) []string {
 		case n > 1:
 			out = append(out, fmt.Sprintf("%s: %d nodes are exposed: %s", k.Key, n, strings.Join(named, ", ")))
 		case k.Least > 1:
-			out = append(out, fmt.Sprintf("%s: each node has witnesses in at least %d of %d domains", k.Key, k.Least, k.Domains))
+			line := fmt.Sprintf("%s: each node has witnesses in at least %d of %s", k.Key, k.Least,
+				fault.Plural(k.Domains+k.Unlabelled, "domain"))
+			if k.Unlabelled > 0 {
+				line += fmt.Sprintf("; %s without the label, each a domain of its own", fault.Plural(k.Unlabelled, "node"))
+			}
+			out = append(out, line)
 		default:
 			out = append(out, fmt.Sprintf("%s: no node is exposed; all witnesses of %s lie in one of %s", k.Key, ids[k.Worst],
 				fault.Plural(k.Domains, "domain")))

@@ -84,7 +84,7 @@ func (st *clusterStatus) broken() []string {
 	add(st.breaker.GetOpen(), "circuit breaker OPEN")
 	bad := 0
 	for _, s := range st.supervisors {
-		if s.GetState() != lofamov1.State_NORMAL || len(s.GetAlarms()) > 0 {
+		if command.Unhealthy(s) {
 			bad++
 		}
 	}
@@ -104,7 +104,7 @@ func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 	line := func(name, format string, args ...any) { a.Printf("  %-13s %s\n", name, fmt.Sprintf(format, args...)) }
 	a.Printf("%s %s %s: %s\n", in.GetState(), in.GetSeverity(), in.GetId(), command.Printable(in.GetSummary()))
 	line("since", "%s, %s ago%s", a.Clock(in.GetSince()), a.Since(in.GetSince()), returned(in))
-	line("cause", "%s", causeInWords(in))
+	line("cause", "%s", causeInWords(in, command.WordsOf(st.summary.GetCluster())))
 	if in.GetVerdict().GetSingleWitness() {
 		line("", "single witness: no destructive response rests on this verdict")
 	}
@@ -133,7 +133,7 @@ func returned(in *lofamov1.Incident) string {
 }
 
 // causeInWords says which kind of fault an incident is, for people who do not know the terms.
-func causeInWords(in *lofamov1.Incident) string {
+func causeInWords(in *lofamov1.Incident, words command.Words) string {
 	failed := in.GetFault() == lofamov1.State_FAILED
 	kind, name, _ := strings.Cut(strings.TrimPrefix(in.GetGroup(), in.GetRegion()+"/"), "/")
 	switch kind {
@@ -142,10 +142,10 @@ func causeInWords(in *lofamov1.Incident) string {
 		label, _, _ := strings.Cut(name, "/") // a cause may follow
 		return "nodes with " + label + " have the same fault: look for a shared cause, such as power or a switch"
 	case "partition":
-		return "no living path leads to this part of the torus: its nodes may be healthy"
+		return words.Partition
 	case "plane":
 		if strings.HasSuffix(name, "/LINK") { // a bundle of cables
-			return "all links between two planes have failed: look for a shared cause, such as a cable tray"
+			return words.Plane
 		}
 		fallthrough
 	default:
@@ -157,25 +157,25 @@ func causeInWords(in *lofamov1.Incident) string {
 			return "both halves of the node are dead, and its kernel lives"
 		}
 		if failed {
-			return "both halves of the node are dead: it is off, has crashed, or has lost all its cables"
+			return words.NodeFailed
 		}
-		return "several links of the node are bad: suspect the node's ports before the cables"
+		return words.NodeSick
 	case "host":
 		if failed {
-			return "the host is dead or hangs; its network processor (DNP) still works"
+			return words.HostFailed
 		}
 	case "dnp", "dnp-core":
 		if failed {
-			return "the network processor (DNP) is dead or hangs; the host still works, and all links of the node are silent"
+			return words.DNPFailed
 		}
-		return "the network processor (DNP) reports errors"
+		return words.DNPSick
 	case "link":
 		if failed {
-			return "the cable or one of its two ends carries nothing; both nodes live"
+			return words.LinkFailed
 		}
-		return "the cable or one of its two ends loses or damages frames"
+		return words.LinkSick
 	case "service-network":
-		return "the node fails on the service network; the torus still reaches it"
+		return words.ServiceNetwork
 	case "bus":
 		return "the path between the two halves of the node is cut; both halves are alive"
 	case "memory":
@@ -394,7 +394,7 @@ func (st *clusterStatus) printCluster(a *command.App) {
 	if c.GetCluster() != "" {
 		name = command.Printable(c.GetCluster())
 	}
-	line("cluster", "%s, %s", name, c.GetDims())
+	line("cluster", "%s, %s", name, command.Size(c, countOf(st.summary.GetNodes())))
 	line("nodes", "%s", countInWords(st.summary.GetNodes()))
 	line("link ends", "%s", countInWords(st.summary.GetLinks()))
 	if n := st.summary.GetMaintenance(); n > 0 {
@@ -425,10 +425,16 @@ func (st *clusterStatus) supervisorsInWords() string {
 	if len(bad) > 0 {
 		out += ", " + strings.Join(bad, ", ")
 	}
-	if leader := st.summary.GetCluster().GetLeader(); leader != "" {
-		return out + "; leader " + leader
+	c := st.summary.GetCluster()
+	if out += "; " + command.Leader(c); c.GetLeader() == "" || c.GetStale() {
+		out += ": docs/runbooks/LofamoNoLeader.md"
 	}
-	return out + "; no leader: docs/runbooks/LofamoNoLeader.md"
+	return out
+}
+
+// countOf returns the number of nodes or link ends in all states.
+func countOf(c *lofamov1.Count) int {
+	return int(c.GetFailed() + c.GetSick() + c.GetUnknown() + c.GetNormal())
 }
 
 // countInWords counts nodes or link ends by state, the worst first, without states that nothing has.

@@ -44,7 +44,7 @@ nothing: 'lofamoctl node improve' makes the steps.`,
 		return command.Query(a, cmd, "get topology", o, func(ctx context.Context, s command.Session) (*lofamov1.Topology, error) {
 			return s.GetTopology(ctx)
 		}, func(top *lofamov1.Topology) error {
-			a.Printf("dims %s, failure domains %s, revision %d\n", top.GetDims(), strings.Join(top.GetDomainLabels(), " "), top.GetRevision())
+			a.Printf("%s, failure domains %s, revision %d\n", sizeOf(top), strings.Join(top.GetDomainLabels(), " "), top.GetRevision())
 			if err := printPlacement(a, top, improve); err != nil && improve {
 				return fmt.Errorf("get topology: %w", err)
 			} else if err != nil {
@@ -262,4 +262,18 @@ func label(a *command.App, ctx context.Context, s command.Session, name string, 
 		printChanges(a, resp, false)
 		return nil
 	}
+}
+
+// sizeOf returns the number of nodes of an ordinary cluster, all of which have enrolled, or the dims of a torus.
+func sizeOf(top *lofamov1.Topology) string {
+	placed := 0
+	for _, n := range top.GetNodes() {
+		if n.GetCoord() == "" {
+			continue
+		}
+		if placed++; !n.GetProved() {
+			return "dims " + top.GetDims()
+		}
+	}
+	return fault.Plural(placed, "node")
 }

@@ -6,19 +6,24 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
@@ -292,10 +297,10 @@ func policyCheckCommand(a *command.App) *cobra.Command {
 	var defaults bool
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
-		Short: "Check policies without any supervisor",
-		Long: `Checks the policies of a file as the supervisors would: types, unknown fields, conditions, unreachable rules. It works
-offline; 'lofamoctl policy apply --dry-run' also checks them together with those in force. The exit code is 1 when
-anything is wrong.`,
+		Short: "Check policies, also without any supervisor",
+		Long: `Checks the policies of a file as the supervisors would: types, unknown fields, conditions, unreachable rules. If a
+supervisor answers, it also checks that the targets exist, and the policies together with those in force. The exit code is
+1 when anything is wrong.`,
 		Example: "  lofamoctl policy check -f policies.yaml",
 		Args:    onlyFiles,
 	}
@@ -310,6 +315,9 @@ anything is wrong.`,
 		if err == nil {
 			err = policy.CheckNew(docs)
 		}
+		if err == nil {
+			err = checkOnline(cmd.Context(), a, text, docs)
+		}
 		if err != nil {
 			return fmt.Errorf("%s:\n%w", name, err)
 		}
@@ -319,6 +327,38 @@ anything is wrong.`,
 		return nil
 	}
 	return cmd
+}
+
+// checkTime bounds the supervisors' part of a check, which works without them.
+const checkTime = 5 * time.Second
+
+// checkOnline has a supervisor check policies, if there is one that answers.
+func checkOnline(ctx context.Context, a *command.App, text []byte, docs []*policy.Document) error {
+	s, err := a.Connect()
+	if err != nil && a.Elsewhere() != "" {
+		return err
+	}
+	resp := &lofamov1.CheckPoliciesResponse{}
+	if err == nil {
+		defer func() { _ = s.Close() }()
+		ctx, cancel := context.WithTimeout(ctx, checkTime)
+		defer cancel()
+		resp, err = s.CheckPolicies(ctx, &lofamov1.CheckPoliciesRequest{Documents: string(text)})
+	}
+	switch code := status.Code(err); {
+	case err == nil && len(resp.GetErrors()) > 0:
+		return errors.New(strings.Join(resp.GetErrors(), "\n"))
+	case err == nil:
+		return nil
+	case code == codes.PermissionDenied || code == codes.ResourceExhausted:
+		return command.Plain(err)
+	}
+	if slices.ContainsFunc(docs, func(d *policy.Document) bool {
+		return slices.ContainsFunc(d.Policy.Steps, func(s response.Step) bool { return s.Parameters["target"] != "" })
+	}) {
+		a.Warnf("lofamoctl: no supervisor has checked the policies: whether their targets exist is unknown\n")
+	}
+	return nil
 }
 
 // checkedPolicy describes the actions of a policy in two lines, and its sources of outside conditions in a third.

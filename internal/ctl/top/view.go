@@ -288,7 +288,7 @@ func (m *topModel) header() []string {
 	if c.GetCluster() != "" {
 		name += " " + command.Printable(c.GetCluster())
 	}
-	leader := "leader " + c.GetLeader()
+	leader := command.Leader(c)
 	if c.GetLeader() == "" || c.GetStale() { // a stale answer has the last leader
 		leader = m.paint.State(lofamov1.State_FAILED, "NO LEADER")
 	}
@@ -299,7 +299,7 @@ func (m *topModel) header() []string {
 	if m.breaker.GetOpen() {
 		breaker = m.paint.State(lofamov1.State_FAILED, "BREAKER OPEN")
 	}
-	first := fmt.Sprintf("%s  %s  %s  revision %d  %s", m.paint.Bold(name), c.GetDims(), leader, m.revision, breaker)
+	first := fmt.Sprintf("%s  %s  %s  revision %d  %s", m.paint.Bold(name), command.Size(c, m.placed), leader, m.revision, breaker)
 	second := fmt.Sprintf("nodes %s  links %s", get.Counts(m.placed, m.nodeCounts, m.paint), get.Counts(m.links(), m.linkCounts, m.paint))
 	if n := len(m.groups); n > 0 {
 		second += "  " + fault.Plural(n, "group")

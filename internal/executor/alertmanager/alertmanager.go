@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -28,9 +29,10 @@ import (
 // Config lists the Alertmanagers and how to reach them.
 type Config = config.Alertmanagers
 
-// Executor sends alerts. Do needs Run beside it.
+// Executor sends alerts to one Alertmanager cluster. Do needs Run beside it.
 type Executor struct {
 	cfg      Config
+	names    []string // of the Alertmanagers, for the log
 	standing executor.Active
 	log      *slog.Logger
 	calls    []*executor.HTTPCaller
@@ -52,16 +54,17 @@ func New(cfg Config, standing executor.Active, log *slog.Logger) (*Executor, err
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return newExecutor(cfg.Filled(), standing, log)
+	return newExecutor(cfg.Filled(), nil, standing, log)
 }
 
-func newExecutor(cfg Config, standing executor.Active, log *slog.Logger) (*Executor, error) {
-	x := &Executor{cfg: cfg, standing: standing, log: log, events: make(chan event), settle: settle}
+// newExecutor returns an executor. allow refuses addresses that it must not connect to; nil: it refuses none.
+func newExecutor(cfg Config, allow func(netip.Addr) error, standing executor.Active, log *slog.Logger) (*Executor, error) {
+	x := &Executor{cfg: cfg, names: cfg.URLs, standing: standing, log: log, events: make(chan event), settle: settle}
 	if _, err := x.header(); err != nil {
 		return nil, err
 	}
 	for _, u := range cfg.URLs {
-		c, err := executor.NewHTTPCaller(strings.TrimSuffix(u, "/")+"/api/v2/alerts", cfg.TLS, cfg.RequestTimeout.D(), nil)
+		c, err := executor.NewHTTPCaller(strings.TrimSuffix(u, "/")+"/api/v2/alerts", cfg.TLS, cfg.RequestTimeout.D(), allow)
 		if err != nil {
 			return nil, err
 		}

@@ -143,7 +143,7 @@ func runWith(t *testing.T, cfg Config, standing executor.Active, log *slog.Logge
 	if cfg.Resend == config.Duration(time.Minute) {
 		cfg.Resend, cfg.Hold = config.Duration(200*time.Millisecond), config.Duration(2*time.Second)
 	}
-	x, err := newExecutor(cfg, standing, log)
+	x, err := newExecutor(cfg, nil, standing, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func (l *loop) heard(e sent) {
 		return
 	}
 	l.down[e.post.Target] = !e.ok
-	if url := l.x.cfg.URLs[e.post.Target]; e.ok {
+	if url := l.x.names[e.post.Target]; e.ok {
 		l.x.log.Info("alertmanager answers again", "url", url)
 	} else {
 		l.x.log.Warn("Alertmanager does not accept alerts", "url", url, "err", e.why)

@@ -23,6 +23,7 @@ const (
 	ActionDo     = "do"
 	ActionUndo   = "undo"
 	ActionStatus = "status"
+	ActionTest   = "test" // only to receivers without the contract: it reports no fault
 )
 
 // Message is the body of a request.
@@ -72,7 +73,7 @@ type MessageFault struct {
 // message returns the message for a job.
 func message(j executor.Job, action string, deadline time.Time) Message {
 	m := Message{
-		Schema: Schema, Action: action, Kind: kindName(j.Kind), IdempotencyKey: j.Cluster + "/" + j.IdempotencyKey, Cluster: j.Cluster,
+		Schema: Schema, Action: action, Kind: KindName(j.Kind), IdempotencyKey: j.Cluster + "/" + j.IdempotencyKey, Cluster: j.Cluster,
 		Response: j.Response,
 		Policy:   j.Policy, Step: j.Step, Attempt: j.Attempt.Attempt, Token: j.Token, Recheck: j.Recheck, Deadline: deadline.UTC(),
 		Fault:    MessageFault{State: j.Fault.State.String(), Cause: j.Fault.Cause.String(), Since: j.Fault.Since.UTC(), Detail: j.Fault.Detail},
@@ -92,7 +93,8 @@ func message(j executor.Job, action string, deadline time.Time) Message {
 	return m
 }
 
-func kindName(k response.Kind) string { return strings.TrimPrefix(string(k), "webhook.") }
+// KindName returns a kind as the configuration and messages write it.
+func KindName(k response.Kind) string { return strings.TrimPrefix(string(k), "webhook.") }
 
 // Reply is the answer of a receiver that follows the contract.
 type Reply struct {

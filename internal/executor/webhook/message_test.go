@@ -101,7 +101,7 @@ func TestMissingSecretStopsRequest(t *testing.T) {
 	s := serve(t, outcome("done", ""))
 	w := targetAt(t, s.URL)
 	x := newExecutor(t, w)
-	x.targets["hook"].SecretFiles = []string{"/nonexistent"}
+	x.target("hook").secrets = func() ([][]byte, error) { return readSecrets([]string{"/nonexistent"}) }
 	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 1)); got.Outcome != response.Unchanged ||
 		!strings.Contains(got.Detail, "/nonexistent") {
 		t.Errorf("%+v", got)

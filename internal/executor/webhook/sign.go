@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/notify"
 )
 
 // Headers of a request, as in Standard Webhooks.
@@ -20,22 +22,15 @@ const (
 	HeaderKey       = "Idempotency-Key"
 )
 
-const (
-	secretPrefix = "whsec_"
-	minSecret    = 24 // bytes
-	maxSecret    = 64 // bytes
-)
-
 // readSecret reads a secret from its file.
 func readSecret(file string) ([]byte, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("secret: %w", err)
 	}
-	text, ok := strings.CutPrefix(strings.TrimSpace(string(b)), secretPrefix)
-	secret, err := base64.StdEncoding.DecodeString(text)
-	if !ok || err != nil || len(secret) < minSecret || len(secret) > maxSecret {
-		return nil, fmt.Errorf("secret %s: want %s and %d to %d bytes in base64", file, secretPrefix, minSecret, maxSecret)
+	secret, err := notify.ParseSecret(string(b))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return secret, nil
 }
@@ -60,7 +55,7 @@ func sign(secret []byte, id string, at time.Time, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
 
-// signed returns the headers of a request.
+// signed returns the headers of a request. Without secrets, it has no signature.
 func signed(secrets [][]byte, id, key string, at time.Time, body []byte) http.Header {
 	var all []string
 	for _, s := range secrets {
@@ -71,7 +66,9 @@ func signed(secrets [][]byte, id, key string, at time.Time, body []byte) http.He
 	h.Set("User-Agent", "lofamo-supervisor")
 	h.Set(HeaderID, id)
 	h.Set(HeaderTimestamp, strconv.FormatInt(at.Unix(), 10))
-	h.Set(HeaderSignature, strings.Join(all, " "))
+	if len(all) > 0 {
+		h.Set(HeaderSignature, strings.Join(all, " "))
+	}
 	h.Set(HeaderKey, key)
 	return h
 }

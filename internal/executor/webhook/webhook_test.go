@@ -55,7 +55,7 @@ func targetAt(t *testing.T, url string) config.WebhookTarget {
 // newExecutor returns an executor whose pauses are a hundredth of the usual ones.
 func newExecutor(t *testing.T, targets ...config.WebhookTarget) *Executor {
 	t.Helper()
-	x, err := New(Config{Targets: targets})
+	x, err := New("test", &Config{Targets: targets})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestNewNamesUnusableFile(t *testing.T) {
 		w := targetAt(t, "https://hooks.example/")
 		w.Addresses = nil
 		change(&w)
-		if _, err := New(Config{Targets: []config.WebhookTarget{w}}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New("test", &Config{Targets: []config.WebhookTarget{w}}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -289,7 +289,7 @@ func TestStormUsesFewConnections(t *testing.T) {
 		t.Errorf("%d requests at once, want %d", n, atOnce)
 	}
 	for range atOnce {
-		x.targets["hook"].slots <- struct{}{}
+		x.target("hook").slots <- struct{}{}
 	}
 	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 1, within(20*time.Millisecond))); got.Outcome != response.Unchanged ||
 		!strings.Contains(got.Detail, "under way already") {

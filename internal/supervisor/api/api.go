@@ -232,7 +232,7 @@ func answerPage[R proto.Message](ctx context.Context, s *Server, page *token, ow
 // info returns the cluster information of a list.
 func (s *Server) info(ctx context.Context, snap snapshot) *lofamov1.ClusterInfo {
 	info := proto.CloneOf(s.cfg.Info)
-	info.Dims = snap.Dims().String()
+	info.Dims, info.Ordinary, info.DomainLabels = snap.Dims().String(), snap.topo.Ordinary(), snap.topo.DomainLabels
 	if snap.Stale {
 		info.Leader = s.cfg.Directory.Leader()
 		markStale(info, snap.StaleAge)

@@ -82,10 +82,11 @@ func description(d *policy.Document) *policy.Document {
 	return &short
 }
 
-// plan is a validated change of policies.
+// plan is a validated change of policies and targets.
 type plan struct {
 	changes []*lofamov1.PolicyChange
 	stored  []store.StoredPolicy
+	targets []store.StoredTarget
 	events  []*lofamov1.Event
 }
 
@@ -195,7 +196,7 @@ func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by s
 			together = append(together, d)
 		}
 	}
-	if err := policy.CheckNew(fresh); err != nil {
+	if err := errors.Join(policy.CheckNew(fresh), policy.CheckTargets(fresh, r.targetNames(set))); err != nil {
 		return p, err
 	}
 	return p, policy.CheckSet(together)
@@ -394,10 +395,10 @@ func (r *Responses) commit(ctx context.Context, by string, prepare func(store.Po
 		if err != nil {
 			return nil, storeUnread(err)
 		}
-		if p, err = prepare(set, by); err != nil || len(p.stored) == 0 {
+		if p, err = prepare(set, by); err != nil || len(p.stored)+len(p.targets) == 0 {
 			return nil, err
 		}
-		w, err := set.Write(p.stored)
+		w, err := set.Write(p.stored, p.targets...)
 		if err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
@@ -461,8 +462,7 @@ func (r *Responses) set(ctx context.Context) (store.PolicySet, error) {
 	if err == nil {
 		return set, nil
 	}
-	set.Policies, set.Revision, err = r.policies.Policies(ctx)
-	if err != nil {
+	if set, err = r.policies.Policies(ctx); err != nil {
 		return set, status.Error(codes.Unavailable, err.Error())
 	}
 	return set, nil

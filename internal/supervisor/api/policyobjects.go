@@ -81,12 +81,12 @@ func (r *Responses) Keep(ctx context.Context, objects []PolicyObject, complete b
 	if err := r.describe(ctx, objects, time.Now().Add(describeTime)); err != nil {
 		return nil, true, err
 	}
-	policies, _, err := r.policies.Policies(ctx)
+	set, err := r.policies.Policies(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	docs := map[string]*policy.Document{}
-	p, out := r.planKeep(store.PolicySet{Policies: policies}, objects, complete, time.Now(), func(o PolicyObject) (*policy.Document, error) {
+	p, out := r.planKeep(set, objects, complete, time.Now(), func(o PolicyObject) (*policy.Document, error) {
 		doc, err := documentOf(o)
 		if err == nil {
 			docs[o.Name] = doc
@@ -203,6 +203,10 @@ func (k *keepPlan) object(o PolicyObject) {
 			return
 		}
 		if doc == nil {
+			return
+		}
+		if err := policy.CheckTargets([]*policy.Document{doc}, k.r.targetNames(k.set)); err != nil {
+			k.refuse(name, policyInvalid, err.Error())
 			return
 		}
 		docs = append(docs, doc)

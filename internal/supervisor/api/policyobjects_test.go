@@ -45,12 +45,12 @@ func keep(t *testing.T, r *Responses, complete bool, objects ...PolicyObject) (s
 // inForce renders the policies of the store.
 func inForce(t *testing.T, s *store.Etcd) string {
 	t.Helper()
-	list, _, err := s.Policies(t.Context())
+	set, err := s.Policies(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
-	for _, p := range list {
+	for _, p := range set.Policies {
 		out = append(out, fmt.Sprintf("%s %d %s", p.Name, p.Version, p.By))
 	}
 	return strings.Join(out, ", ")

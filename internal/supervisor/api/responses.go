@@ -26,7 +26,7 @@ import (
 
 // Policies is the store of policies; see store.Etcd.
 type Policies interface {
-	Policies(ctx context.Context) ([]store.StoredPolicy, uint64, error)
+	Policies(ctx context.Context) (store.PolicySet, error)
 	PolicySet(ctx context.Context) (store.PolicySet, error)
 	PolicyHistory(ctx context.Context, name string) ([]store.StoredPolicy, error)
 }
@@ -40,7 +40,8 @@ type Responses struct {
 	service  respond.Service // nil: responses are switched off
 	parsed   documents
 	sources  response.Unconfigured // nil: all are configured
-	origin   string                // of policies that only Keep changes; "": none
+	notifier Notifier
+	origin   string // of policies that only Keep changes; "": none
 	keeping  sync.Mutex
 	given    map[string]given // what Keep knows of objects, by name
 	checks   *checks

@@ -651,7 +651,8 @@ func TestResponseMethodsNeedTheirRoles(t *testing.T) {
 		"ApproveResponse": "approver supervisor", "DenyResponse": "approver operator supervisor", "ApplyPolicies": "operator supervisor",
 		"DeletePolicies": "operator supervisor",
 		"CancelResponse": "operator supervisor", "RetryResponse": "operator supervisor", "SettleResponse": "operator supervisor",
-		"CloseBreaker": "operator supervisor",
+		"CloseBreaker": "operator supervisor", "AddNotifyTarget": "operator supervisor", "TestNotifyTarget": "operator supervisor",
+		"RemoveNotifyTarget": "operator supervisor",
 	}
 	n := 0
 	check := func(method string) {

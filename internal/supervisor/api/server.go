@@ -182,12 +182,15 @@ func responseRights(method string) []pki.Role {
 		return may(approvers)
 	case lofamov1.ResponseService_DenyResponse_FullMethodName:
 		return may(deniers)
-	case lofamov1.ResponseService_ApplyPolicies_FullMethodName, lofamov1.ResponseService_DeletePolicies_FullMethodName,
+	case lofamov1.ResponseService_AddNotifyTarget_FullMethodName, lofamov1.ResponseService_TestNotifyTarget_FullMethodName,
+		lofamov1.ResponseService_RemoveNotifyTarget_FullMethodName,
+		lofamov1.ResponseService_ApplyPolicies_FullMethodName, lofamov1.ResponseService_DeletePolicies_FullMethodName,
 		lofamov1.ResponseService_CancelResponse_FullMethodName,
 		lofamov1.ResponseService_RetryResponse_FullMethodName, lofamov1.ResponseService_SettleResponse_FullMethodName,
 		lofamov1.ResponseService_CloseBreaker_FullMethodName:
 		return may(operators)
-	case lofamov1.ResponseService_CheckPolicies_FullMethodName, lofamov1.ResponseService_GetPolicy_FullMethodName,
+	case lofamov1.ResponseService_ListNotifyTargets_FullMethodName,
+		lofamov1.ResponseService_CheckPolicies_FullMethodName, lofamov1.ResponseService_GetPolicy_FullMethodName,
 		lofamov1.ResponseService_ListPolicies_FullMethodName,
 		lofamov1.ResponseService_ListResponses_FullMethodName, lofamov1.ResponseService_GetResponse_FullMethodName,
 		lofamov1.ResponseService_WatchResponses_FullMethodName,

@@ -57,9 +57,9 @@ type labStore struct {
 	*store.Etcd
 
 	policies  *[]store.StoredPolicy
-	read      func() ([]store.StoredPolicy, uint64)         // Policies; nil: it returns policies
-	follow    func(each func([]store.StoredPolicy, uint64)) // WatchPolicies until the context ends; nil: it calls each once
-	confirmed *atomic.Int64                                 // number of Confirm calls
+	read      func() ([]store.StoredPolicy, uint64) // Policies; nil: it returns policies
+	follow    func(each func(store.PolicySet))      // WatchPolicies until the context ends; nil: it calls each once
+	confirmed *atomic.Int64                         // number of Confirm calls
 }
 
 func (s labStore) Confirm(ctx context.Context, fence store.Fence) (store.Standing, error) {
@@ -67,19 +67,19 @@ func (s labStore) Confirm(ctx context.Context, fence store.Fence) (store.Standin
 	return s.Etcd.Confirm(ctx, fence)
 }
 
-func (s labStore) Policies(context.Context) ([]store.StoredPolicy, uint64, error) {
+func (s labStore) Policies(context.Context) (store.PolicySet, error) {
 	if s.read != nil {
 		stored, revision := s.read()
-		return stored, revision, nil
+		return store.PolicySet{Policies: stored, Revision: revision}, nil
 	}
-	return *s.policies, 1, nil
+	return store.PolicySet{Policies: *s.policies, Revision: 1}, nil
 }
 
-func (s labStore) WatchPolicies(ctx context.Context, each func([]store.StoredPolicy, uint64)) error {
+func (s labStore) WatchPolicies(ctx context.Context, each func(store.PolicySet)) error {
 	if s.follow != nil {
 		s.follow(each)
 	} else {
-		each(*s.policies, 1)
+		each(store.PolicySet{Policies: *s.policies, Revision: 1})
 	}
 	<-ctx.Done()
 	return ctx.Err()

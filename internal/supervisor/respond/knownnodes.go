@@ -66,6 +66,7 @@ func (k KnownNodes) Changes(in view.Entry, e *response.Engine) []response.Event 
 			gathered, _ = e.Evidence(n.Target())
 		}
 		n.Evidence = newest(in.Faults, n, gathered)
+		n.NoLife = !n.Evidence.At.IsZero() && n.Evidence.Life.IsZero()
 		if n.Component == fault.ComponentNode {
 			n.Evidence.SingleWitness = single
 		}

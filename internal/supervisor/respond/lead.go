@@ -120,7 +120,7 @@ func (r *Responder) loadOnce(ctx context.Context, t *term) error {
 		return err
 	}
 	// That read has made this replica's copy as new as the cluster's.
-	stored, policiesRev, err := r.cfg.Store.Policies(ctx)
+	policies, err := r.cfg.Store.Policies(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (r *Responder) loadOnce(ctx context.Context, t *term) error {
 	}
 	r.verify(ctx, committed.Audit)
 	t.begin = beginning{committed, m, []input{
-		{event: r.compile(stored), set: &r.policies, rev: policiesRev},
+		r.policiesInput(policies),
 		{event: response.MaintenanceChanged{Nodes: marked(marks)}, set: &r.marks, rev: marksRev},
 	}}
 	t.writer = r.cfg.Store.ResponseWriter(t.fence, committed, r.cfg.Audit)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/lofamo/lofamo/internal/notify"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -11,13 +12,14 @@ import (
 
 // input is one input of the engine: an event with an optional waiting caller, or the beginning or end of a term.
 type input struct {
-	event response.Event
-	set   *latest      // the event is a version of this set; nil: of none
-	rev   uint64       // of the store, with which the set was read
-	reply chan<- error // nil: no caller waits
-	of    *term        // the only term that may use the event; nil: any
-	lead  *term
-	lose  *term
+	event     response.Event
+	set       *latest         // the event is a version of this set; nil: of none
+	rev       uint64          // of the store, with which the set was read
+	receivers []notify.Target // the stored targets, with policies
+	reply     chan<- error    // nil: no caller waits
+	of        *term           // the only term that may use the event; nil: any
+	lead      *term
+	lose      *term
 }
 
 // latest is the newest version of a set in the store that the engine was given. A replica reads the set when it begins to lead, and

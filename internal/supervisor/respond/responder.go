@@ -11,6 +11,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/notify"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -28,8 +29,8 @@ type Store interface {
 	OwnResponses(ctx context.Context) (store.Responses, error)
 	Audit(ctx context.Context, from uint64, limit int) ([]response.AuditLine, store.AuditHead, error)
 	FollowResponses(ctx context.Context, changed func()) error
-	Policies(ctx context.Context) ([]store.StoredPolicy, uint64, error)
-	WatchPolicies(ctx context.Context, each func([]store.StoredPolicy, uint64)) error
+	Policies(ctx context.Context) (store.PolicySet, error)
+	WatchPolicies(ctx context.Context, each func(store.PolicySet)) error
 	Maintenance(ctx context.Context) ([]store.Mark, uint64, error)
 	FollowMaintenance(ctx context.Context, each func([]store.Mark, uint64)) error
 }
@@ -55,6 +56,10 @@ type Config struct {
 	Supervisors func() []response.SupervisorInfo
 	// Executors by kind. A step of any other kind fails with an error that says so.
 	Executors map[response.Kind]executor.Executor
+	// Targets are the names of the targets in the configuration, which policies may name besides the stored ones.
+	Targets []string
+	// SetTargets receives the stored targets, before any policy that names them is in force; nil: nothing does. It does not block.
+	SetTargets func([]notify.Target)
 	// Unconfigured returns the missing configuration key of a source of outside conditions; nil: all sources are configured.
 	Unconfigured response.Unconfigured
 	Metrics      *Metrics
@@ -151,8 +156,8 @@ func (r *Responder) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r.follow(ctx, &wg, "policies", func() error {
-		return r.cfg.Store.WatchPolicies(ctx, func(stored []store.StoredPolicy, rev uint64) {
-			r.queue.put(input{event: r.compile(stored), set: &r.policies, rev: rev})
+		return r.cfg.Store.WatchPolicies(ctx, func(set store.PolicySet) {
+			r.queue.put(r.policiesInput(set))
 		})
 	})
 	r.follow(ctx, &wg, "maintenance marks", func() error {
@@ -218,6 +223,19 @@ func (r *Responder) Changed() <-chan struct{} {
 	return r.changed
 }
 
+// policiesInput returns policies and the targets that they may name as an input of the engine.
+func (r *Responder) policiesInput(set store.PolicySet) input {
+	ev := r.compile(set.Policies)
+	ev.Targets = map[string]uint64{}
+	for _, t := range set.Targets {
+		ev.Targets[t.Name] = t.Revision
+	}
+	for _, name := range r.cfg.Targets {
+		ev.Targets[name] = 1
+	}
+	return input{event: ev, set: &r.policies, rev: set.Revision, receivers: set.Receivers()}
+}
+
 // compile parses policies. For an unreadable policy, damaged or written by another version, it gives the engine the
 // name: such a policy was not withdrawn.
 func (r *Responder) compile(stored []store.StoredPolicy) response.PoliciesChanged {
@@ -243,6 +261,9 @@ func (r *Responder) take(in input) bool {
 		r.cfg.Metrics.policies(p.Policies, len(p.Unread))
 		r.sources.set(p.Policies)
 		r.WarnSources()
+		if r.cfg.SetTargets != nil {
+			r.cfg.SetTargets(in.receivers)
+		}
 	}
 	return true
 }

@@ -343,12 +343,12 @@ func TestNewestPoliciesCount(t *testing.T) {
 				}
 				return *l.store.policies, 2
 			}
-			l.store.follow = func(each func([]store.StoredPolicy, uint64)) {
+			l.store.follow = func(each func(store.PolicySet)) {
 				if tc.older {
-					each(*l.store.policies, 2)
+					each(store.PolicySet{Policies: *l.store.policies, Revision: 2})
 				} else {
 					<-leads
-					each(nil, 1)
+					each(store.PolicySet{Revision: 1})
 				}
 				close(followed)
 			}

@@ -161,6 +161,9 @@ func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 	if got := decodePolicies([]*mvccpb.KeyValue{kv}); len(got) != 1 {
 		t.Fatalf("%q: %d policies of one value", key, len(got))
 	}
+	if got := decodeTargets([]*mvccpb.KeyValue{kv}); len(got) > 1 {
+		t.Fatalf("%q: %d targets of one value", key, len(got))
+	}
 	_, err = DecodePolicyRuns(Write{Puts: []KV{{key, kv.Value}}})
 	named(t, err, key)
 	if o, err := DecodeOrdered(kv.Value); err == nil && (o == nil) != (len(kv.Value) == 0) {

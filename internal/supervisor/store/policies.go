@@ -12,15 +12,19 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lofamo/lofamo/internal/notify"
 )
 
-// A policy of responses has one key while it is in force, and one for each former version. Every change renews the
-// head, which guards changes of any two policies against each other: policies in force are validated together.
+// A policy of responses has one key while it is in force, and one for each former version. A target of notifications has one key. Every
+// change renews the head, which guards changes of any two policies or targets against each other: policies in force are validated together
+// and with the targets that they name.
 const (
 	keyPolicies       = Prefix + "policies/"
 	keyPolicyHead     = keyPolicies + "head"
 	keyPolicyCurrent  = keyPolicies + "current/"
 	keyPolicyFormer   = keyPolicies + "former/"
+	keyPolicyTarget   = keyPolicies + "target/"
 	policyVersionForm = "%020d"
 )
 
@@ -88,25 +92,60 @@ func formerKey(name string, version uint64) string {
 	return keyPolicyFormer + name + "/" + fmt.Sprintf(policyVersionForm, version)
 }
 
-// Policies returns the policies in force by name, and their revision, from the replica's own copy. See decodePolicies
-// for unreadable ones.
-func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
-	resp, err := s.c.Get(ctx, keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable())
-	if err != nil {
-		return nil, 0, fmt.Errorf("read policies from the store: %w", err)
-	}
-	return decodePolicies(resp.Kvs), uint64(resp.Header.Revision), nil
+// StoredTarget is a target of notifications that an operator has added.
+type StoredTarget struct {
+	notify.Target
+
+	By       string // subject that added it, "ROLE/NAME"
+	At       time.Time
+	Revision uint64 // of its last change
+	Removed  bool   // in a write only: it is to be removed
 }
 
-// WatchPolicies calls each with the policies in force and their revision in the replica's own copy, at first and
-// after every change. It returns when the context ends or the watch breaks.
-func (s *Etcd) WatchPolicies(ctx context.Context, each func([]StoredPolicy, uint64)) error {
-	return s.follow(ctx, "policies", keyPolicyHead, nil, func() (uint64, error) {
-		policies, rev, err := s.Policies(ctx)
-		if err == nil {
-			each(policies, rev)
+// storedTarget is the stored form of a target.
+type storedTarget struct {
+	URL    string        `json:"url"`
+	Format notify.Format `json:"format"`
+	Secret string        `json:"secret,omitempty"`
+	By     string        `json:"by"`
+	At     time.Time     `json:"at"`
+}
+
+// decodeTargets decodes targets. It leaves out unreadable ones: policies that name them can send nothing.
+func decodeTargets(kvs []*mvccpb.KeyValue) []StoredTarget {
+	var out []StoredTarget
+	for _, kv := range kvs {
+		var v storedTarget
+		if json.Unmarshal(kv.Value, &v) == nil {
+			name := strings.TrimPrefix(string(kv.Key), keyPolicyTarget)
+			out = append(out, StoredTarget{Target: notify.Target{Name: name, URL: v.URL, Format: v.Format, Secret: v.Secret}, By: v.By, At: v.At,
+				Revision: uint64(kv.ModRevision)})
 		}
-		return rev, err
+	}
+	return out
+}
+
+// Policies returns the policies in force, the targets and their revision, from the replica's own copy. See decodePolicies for unreadable
+// ones. The set is for reading: a change begins with PolicySet.
+func (s *Etcd) Policies(ctx context.Context) (PolicySet, error) {
+	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable()),
+		clientv3.OpGet(keyPolicyTarget, clientv3.WithPrefix(), clientv3.WithSerializable())).Commit()
+	if err != nil {
+		return PolicySet{}, fmt.Errorf("read policies from the store: %w", err)
+	}
+	return PolicySet{Revision: uint64(resp.Header.Revision), Policies: decodePolicies(resp.Responses[0].GetResponseRange().Kvs),
+		Targets: decodeTargets(resp.Responses[1].GetResponseRange().Kvs)}, nil
+}
+
+// WatchPolicies calls each with the policies in force and the targets in the replica's own copy, at first and after every change. It
+// returns when the context ends or the watch breaks.
+func (s *Etcd) WatchPolicies(ctx context.Context, each func(PolicySet)) error {
+	return s.follow(ctx, "policies", keyPolicyHead, nil, func() (uint64, error) {
+		set, err := s.Policies(ctx)
+		if err == nil {
+			each(set)
+		}
+		return set.Revision, err
 	})
 }
 
@@ -131,6 +170,7 @@ func (s *Etcd) PolicyHistory(ctx context.Context, name string) ([]StoredPolicy, 
 // PolicySet is the state of all policies on which a change is based.
 type PolicySet struct {
 	Policies []StoredPolicy // in force, by name
+	Targets  []StoredTarget // by name
 	Revision uint64         // of the store
 
 	head   uint64   // revision of the head
@@ -143,6 +183,7 @@ func (s *Etcd) PolicySet(ctx context.Context) (PolicySet, error) {
 		clientv3.OpGet(keyPolicyHead, clientv3.WithKeysOnly()), clientv3.OpGet(keyPolicyCurrent, clientv3.WithPrefix()),
 		clientv3.OpGet(keyPolicyFormer, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 			clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend)),
+		clientv3.OpGet(keyPolicyTarget, clientv3.WithPrefix()),
 	).Commit()
 	if err != nil {
 		return PolicySet{}, fmt.Errorf("read policies from the store: %w", err)
@@ -155,6 +196,7 @@ func (s *Etcd) PolicySet(ctx context.Context) (PolicySet, error) {
 		set.former = append(set.former, string(kv.Key))
 	}
 	set.Policies = decodePolicies(resp.Responses[1].GetResponseRange().Kvs)
+	set.Targets = decodeTargets(resp.Responses[3].GetResponseRange().Kvs)
 	return set, nil
 }
 
@@ -165,6 +207,23 @@ func (p PolicySet) Of(name string) (StoredPolicy, bool) {
 		return StoredPolicy{}, false
 	}
 	return p.Policies[i], true
+}
+
+// Target returns a target.
+func (p PolicySet) Target(name string) (StoredTarget, bool) {
+	if i := slices.IndexFunc(p.Targets, func(t StoredTarget) bool { return t.Name == name }); i >= 0 {
+		return p.Targets[i], true
+	}
+	return StoredTarget{}, false
+}
+
+// Receivers returns the targets without the marks of the store.
+func (p PolicySet) Receivers() []notify.Target {
+	out := make([]notify.Target, len(p.Targets))
+	for i, t := range p.Targets {
+		out[i] = t.Target
+	}
+	return out
 }
 
 // Next returns the version of a policy after its next change. A withdrawn policy continues its numbers while they are
@@ -199,9 +258,13 @@ func (p PolicySet) formerOf(name string) []string {
 }
 
 // Write returns the write that puts policies in force, or with Deleted withdraws them; each name once. It assigns the
-// versions. The write fails with ErrConflict if any policy has changed since the set was read.
-func (p PolicySet) Write(changes []StoredPolicy) (Write, error) {
+// versions. It also stores targets, or with Removed removes them. The write fails with ErrConflict if any policy or target has changed since
+// the set was read.
+func (p PolicySet) Write(changes []StoredPolicy, targets ...StoredTarget) (Write, error) {
 	w := Write{Guards: []Guard{{keyPolicyHead, p.head}}}
+	if err := w.targets(targets); err != nil {
+		return Write{}, err
+	}
 	dropped := map[string]bool{}
 	drop := func(key string) {
 		if !dropped[key] {
@@ -255,10 +318,27 @@ func (p PolicySet) Write(changes []StoredPolicy) (Write, error) {
 			kept--
 		}
 	}
-	if len(changes) == 0 {
+	if len(changes)+len(targets) == 0 {
 		return Write{}, errors.New("policies: given no change: want at least one")
 	}
 	// The write itself is the signal. The value only makes two changes of one revision conflict.
 	w.Puts = append(w.Puts, KV{keyPolicyHead, []byte(strconv.FormatUint(p.head, 10))})
 	return w, nil
+}
+
+// targets adds the changes of targets to a write.
+func (w *Write) targets(changes []StoredTarget) error {
+	for _, t := range changes {
+		key := keyPolicyTarget + t.Name
+		if t.Removed {
+			w.Deletes = append(w.Deletes, key)
+			continue
+		}
+		value, err := json.Marshal(storedTarget{t.URL, t.Format, t.Secret, t.By, t.At.UTC()})
+		if err != nil {
+			return fmt.Errorf("encode target %s: %w", t.Name, err)
+		}
+		w.Puts = append(w.Puts, KV{key, value})
+	}
+	return nil
 }

@@ -84,11 +84,11 @@ func (l led) commit(t *testing.T, set store.PolicySet, changes ...store.StoredPo
 // said returns the stored policies as text.
 func (l led) said(t *testing.T, history ...string) string {
 	t.Helper()
-	policies, rev, err := l.Policies(t.Context())
-	if err != nil || rev == 0 {
-		t.Fatal(rev, err)
+	set, err := l.Policies(t.Context())
+	if err != nil || set.Revision == 0 {
+		t.Fatal(set.Revision, err)
 	}
-	return text(policies) + l.former(t, history...)
+	return text(set.Policies) + l.former(t, history...)
 }
 
 func (l led) former(t *testing.T, names ...string) string {
@@ -192,9 +192,9 @@ func TestPolicyWatchSeesEveryLastingSet(t *testing.T) {
 	seen := make(chan string)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- l.WatchPolicies(ctx, func(all []store.StoredPolicy, _ uint64) {
+		ended <- l.WatchPolicies(ctx, func(all store.PolicySet) {
 			select {
-			case seen <- text(all):
+			case seen <- text(all.Policies):
 			case <-ctx.Done():
 			}
 		})
@@ -234,7 +234,8 @@ func TestDamagedPolicyHidesNoOther(t *testing.T) {
 		}
 	}
 	damage()
-	got, _, err := l.Policies(t.Context())
+	set, err := l.Policies(t.Context())
+	got := set.Policies
 	if err != nil || len(got) != 3 || string(got[0].JSON) != `{"spec":"one"}` || got[1].Name != "b" ||
 		string(got[1].JSON) != `{"version":` || got[1].Version != 0 || got[2].Version != 1 {
 		t.Errorf("%+v, %v", got, err)

@@ -458,3 +458,22 @@ func TestSilentNodeLosesAddressThatAnotherProved(t *testing.T) {
 		t.Errorf("the former topology has changed: %+v", was)
 	}
 }
+
+// TestClusterIsOrdinaryWhileAllNodesEnrolled: one node of an inventory makes it a torus of cables. Spares have no links.
+func TestClusterIsOrdinaryWhileAllNodesEnrolled(t *testing.T) {
+	t.Parallel()
+	enrolled := func(id fault.NodeID, x int) Node { return Node{ID: id, Coord: grid.Coord{X: x}, Proved: true} }
+	for name, tc := range map[string]struct {
+		nodes []Node
+		want  bool
+	}{
+		"none":                                  {nil, true},
+		"all enrolled":                          {[]Node{enrolled("a", 0), enrolled("b", 1), {ID: "c", Spare: true}}, true},
+		"one of an inventory":                   {[]Node{enrolled("a", 0), {ID: "b", Coord: grid.Coord{X: 1}}}, false},
+		"all of an inventory, a spare enrolled": {[]Node{{ID: "a"}, {ID: "b", Coord: grid.Coord{X: 1}}, {ID: "c", Spare: true, Proved: true}}, false},
+	} {
+		if got := New(grid.Dims{X: 2, Y: 1, Z: 1}, tc.nodes, nil, 1).Ordinary(); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}

@@ -141,6 +141,12 @@ func (t *Topology) Find(name string) (Node, bool) {
 // Placed are the nodes with a place, by rank.
 func (t *Topology) Placed() []Node { return t.Nodes[:t.placed] }
 
+// Ordinary reports whether all nodes with a place have enrolled: their links are flows over an ordinary network, not cables. A cluster
+// without nodes is ordinary, because only enrolment brings it some.
+func (t *Topology) Ordinary() bool {
+	return !slices.ContainsFunc(t.Placed(), func(n Node) bool { return !n.Proved })
+}
+
 // Spares are the nodes without one, by id.
 func (t *Topology) Spares() []Node { return t.Nodes[t.placed:] }
 

@@ -29,6 +29,12 @@ type wholeMap struct {
 	Empty []int `json:"empty,omitempty"`
 	// Names are the ids that differ from the default id of their place, by rank.
 	Names map[string]string `json:"names"`
+	// Ordinary: the links are flows over an ordinary network, and the page draws tiles instead of a torus.
+	Ordinary bool `json:"ordinary"`
+	// DomainKey is the label by which the page groups tiles: the first key of failure domains that a node has. Empty: none has one.
+	DomainKey string `json:"domainKey,omitempty"`
+	// Domains are the values of that label, by rank.
+	Domains map[string]string `json:"domains,omitempty"`
 	// Directions that the torus has, by their indices: X+ is 0, Z- is 5.
 	Directions []int `json:"directions"`
 	// Links are the link ends that are not NORMAL.
@@ -170,6 +176,11 @@ func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksRespons
 		}
 	}
 	m.States, m.Causes, m.Flags = string(states), string(causes), string(flags)
+	if m.Ordinary = info.GetOrdinary(); m.Ordinary {
+		if m.DomainKey, m.Domains, err = domainsOf(dims, info.GetDomainLabels(), nodes.GetNodes()); err != nil {
+			return nil, err
+		}
+	}
 	for _, l := range links.GetLinks() {
 		end, here, err := endOf(dims, l.GetCoord(), l.GetDirection())
 		if err != nil {
@@ -189,6 +200,28 @@ func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksRespons
 		}
 	}
 	return m, nil
+}
+
+// domainsOf returns the first of the keys that a node with a place has as a label, and its values by rank; "" if no node has any.
+func domainsOf(dims grid.Dims, keys []string, nodes []*lofamov1.Node) (key string, values map[string]string, err error) {
+	for _, key := range keys {
+		values := map[string]string{}
+		for _, n := range nodes {
+			value, ok := n.GetLabels()[key]
+			if !ok || n.GetSpare() {
+				continue
+			}
+			at, err := rankOf(dims, n.GetCoord())
+			if err != nil {
+				return "", nil, err
+			}
+			values[strconv.Itoa(at)] = value
+		}
+		if len(values) > 0 {
+			return key, values, nil
+		}
+	}
+	return "", nil, nil
 }
 
 func standingOf(info *lofamov1.ClusterInfo, revision uint64) standing {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -131,6 +132,22 @@ func TestPageHasDigitAndNameOfEveryCause(t *testing.T) {
 		}
 		if int(number) >= len(names) || names[number] != "'"+name+"'" {
 			t.Errorf("causeNames in model.ts has %d names: want %q at %d", len(names), name, number)
+		}
+	}
+}
+
+// TestMapOfOrdinaryClusterHasDomains: the tiles are grouped by the first key of failure domains that a node has. A torus has none.
+func TestMapOfOrdinaryClusterHasDomains(t *testing.T) {
+	node := func(id, coord, key, value string) *lofamov1.Node {
+		return &lofamov1.Node{Id: id, Coord: coord, State: lofamov1.State_NORMAL, Labels: map[string]string{key: value}}
+	}
+	nodes := []*lofamov1.Node{node("a", "0,0,0", "switch", "s1"), node("b", "1,0,0", "switch", "s2"), node("c", "2,0,0", "other", "x"),
+		{Id: "d", Spare: true, Labels: map[string]string{"rack": "r1"}}}
+	for ordinary, want := range map[bool]map[string]string{true: {"0": "s1", "1": "s2"}, false: nil} {
+		m, err := compact(&lofamov1.ListNodesResponse{Nodes: nodes, Cluster: &lofamov1.ClusterInfo{Dims: "3x1x1", Ordinary: ordinary,
+			DomainLabels: []string{"rack", "switch", "other"}}}, &lofamov1.ListLinksResponse{}, nil)
+		if err != nil || m.Ordinary != ordinary || !maps.Equal(m.Domains, want) || (m.DomainKey == "switch") != ordinary {
+			t.Errorf("ordinary %v: %+v, %v: want %v", ordinary, m, err, want)
 		}
 	}
 }

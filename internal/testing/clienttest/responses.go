@@ -17,6 +17,10 @@ type Responses struct {
 	lofamov1.UnimplementedResponseServiceServer
 
 	Applied  *lofamov1.ApplyPoliciesResponse
+	Checked  *lofamov1.CheckPoliciesResponse
+	Added    *lofamov1.AddNotifyTargetResponse
+	Targets  *lofamov1.ListNotifyTargetsResponse
+	Removed  *lofamov1.RemoveNotifyTargetResponse
 	Deleted  *lofamov1.DeletePoliciesResponse
 	Policies *lofamov1.ListPoliciesResponse
 	Policy   *lofamov1.GetPolicyResponse
@@ -45,6 +49,35 @@ func (r *Responses) asked(call string, req fmt.Stringer) {
 func (r *Responses) ApplyPolicies(_ context.Context, req *lofamov1.ApplyPoliciesRequest) (*lofamov1.ApplyPoliciesResponse, error) {
 	r.asked("apply", req)
 	return r.Applied, r.Err
+}
+
+// CheckPolicies implements the service.
+func (r *Responses) CheckPolicies(_ context.Context, req *lofamov1.CheckPoliciesRequest) (*lofamov1.CheckPoliciesResponse, error) {
+	r.asked("check", req)
+	return r.Checked, r.Err
+}
+
+// AddNotifyTarget implements the service.
+func (r *Responses) AddNotifyTarget(_ context.Context, req *lofamov1.AddNotifyTargetRequest) (*lofamov1.AddNotifyTargetResponse, error) {
+	r.asked("add", req)
+	return r.Added, r.Err
+}
+
+// ListNotifyTargets implements the service.
+func (r *Responses) ListNotifyTargets(context.Context, *lofamov1.ListNotifyTargetsRequest) (*lofamov1.ListNotifyTargetsResponse, error) {
+	return r.Targets, r.Err
+}
+
+// TestNotifyTarget implements the service.
+func (r *Responses) TestNotifyTarget(_ context.Context, req *lofamov1.TestNotifyTargetRequest) (*lofamov1.TestNotifyTargetResponse, error) {
+	r.asked("test", req)
+	return &lofamov1.TestNotifyTargetResponse{}, r.Err
+}
+
+// RemoveNotifyTarget implements the service.
+func (r *Responses) RemoveNotifyTarget(_ context.Context, req *lofamov1.RemoveNotifyTargetRequest) (*lofamov1.RemoveNotifyTargetResponse, error) {
+	r.asked("remove", req)
+	return r.Removed, r.Err
 }
 
 // DeletePolicies implements the service.

@@ -299,7 +299,7 @@ var parametersOf = map[response.Kind][]parameter{
 	response.SlurmDrain:         {words("reason", true)},
 	response.WebhookNotify:      {called("target")},
 	response.WebhookRemediate:   {called("target")},
-	response.Alertmanager:       {choice("severity", "info", "warning", "critical")},
+	response.Alertmanager:       {choice("severity", "info", "warning", "critical"), matching("target", false, nameWanted, name)},
 	response.Command:            {called("command")},
 	response.NodeCheck:          {called("script")},
 	response.NodeRestartHalf:    {choice("half", "host", "dnp")},

@@ -135,6 +135,21 @@ func CheckNew(docs []*Document) error {
 	return errors.Join(errs...)
 }
 
+// CheckTargets returns the steps that name a target which does not exist or cannot do what they need. names returns the targets for a kind
+// of step.
+func CheckTargets(docs []*Document, names func(response.Kind) []string) error {
+	var errs []error
+	for _, d := range docs {
+		for i, s := range d.Policy.Steps {
+			target, all := s.Parameters["target"], names(s.Kind)
+			if target != "" && !slices.Contains(all, target) {
+				errs = append(errs, fmt.Errorf("policy %s: spec.steps[%d].parameters.target: given %s: %w", d.Name, i, target, response.NoTarget(all)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // CheckSet returns the conflicts between documents, each of which is valid by itself.
 func CheckSet(docs []*Document) error { return errors.Join(checkSet(docs)...) }
 

@@ -263,8 +263,8 @@ type Quality struct {
 // KeyQuality rates a placement by one label key.
 type KeyQuality struct {
 	Key string
-	// Domains is the number of values.
-	Domains int
+	// Domains is the number of values, and Unlabelled the number of nodes without one: each is a domain of its own.
+	Domains, Unlabelled int
 	// Least is the smallest number of domains in which the witnesses of one node lie; Worst is the first such node.
 	Least, Worst int
 	// Exposed are the nodes that would survive the death of a domain, but lose all witnesses by it.
@@ -299,6 +299,9 @@ func (p *Placement) Quality() Quality {
 		q.Witnesses = min(q.Witnesses, w.n)
 		for k := range q.Keys {
 			of := &q.Keys[k]
+			if p.value(int32(r), k) == 0 { //nolint:gosec // MaxPlaces bounds it
+				of.Unlabelled++
+			}
 			domains, only := p.domainsOf(w, k)
 			if domains < of.Least {
 				of.Least, of.Worst = domains, int(node)

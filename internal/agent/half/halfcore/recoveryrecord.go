@@ -102,7 +102,8 @@ func (k *CauseKind) UnmarshalText(b []byte) error {
 type Cause struct {
 	Kind CauseKind `json:"kind"`
 	Code int       `json:"code,omitempty"` // of Exited and Killed
-	// Detail is further text for display, of Hung, NotStarted and FailedTest. A record has its first maxCauseDetail bytes, cleaned.
+	// Detail is further text for display, of Hung, NotStarted and FailedTest, or byRequest. A record has its first maxCauseDetail bytes,
+	// cleaned.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -112,8 +113,23 @@ const ExitMemory = 79
 // Memory reports whether the half ended because it had found its memory changed.
 func (c Cause) Memory() bool { return c.Kind == Exited && c.Code == ExitMemory }
 
+// byRequest is the Detail of a cause that a response or a person requested. A daemon of an earlier version ignores it.
+const byRequest = "on request"
+
+// ByRequest returns the cause of a half that its daemon has ended because a response or a person requested a restart. One that ended in
+// another way at that time keeps its cause.
+func (c Cause) ByRequest() Cause {
+	if c.Kind == Killed || c.Kind == Unseen {
+		c.Detail = byRequest
+	}
+	return c
+}
+
 // String returns the cause in words that fit after "restarted:" and after "the last".
 func (c Cause) String() string {
+	if c.Detail == byRequest && (c.Kind == Killed || c.Kind == Unseen) {
+		return "ended on request"
+	}
 	switch c.Kind {
 	case Exited:
 		if c.Memory() {

@@ -79,6 +79,8 @@ func TestCauseOfRecoveryIsDescribed(t *testing.T) {
 		"could not be started: no such program":      {Kind: NotStarted, Detail: "no such program"},
 		"failed its self-test (report path altered)": {Kind: FailedTest, Detail: "report path altered"},
 		"ended unseen":                               {Kind: Unseen},
+		"ended on request":                           Cause{Kind: Killed, Code: 9}.ByRequest(),
+		"ended with code 1":                          Cause{Kind: Exited, Code: 1}.ByRequest(),
 		"CauseKind(0)":                               {},
 	} {
 		if got := c.String(); got != want {

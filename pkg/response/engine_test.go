@@ -188,6 +188,7 @@ func TestBreakerFromMap(t *testing.T) {
 	}{
 		"a storm":                   {state: fault.Failed, ago: time.Minute, open: true},
 		"sick":                      {state: fault.Sick, ago: time.Minute, open: true},
+		"sick as they start":        {state: fault.Sick, ago: time.Second},
 		"inferred dead":             {state: fault.Unknown, inferred: true, ago: time.Minute, open: true},
 		"a cold start":              {state: fault.Unknown, ago: time.Minute},
 		"dead for longer than that": {state: fault.Failed, ago: time.Hour},
@@ -396,7 +397,7 @@ func TestFirstStartIsNoStorm(t *testing.T) {
 			e.Step(start, response.FaultChanged{Fault: f, Stood: stood})
 		}
 	}
-	e.Step(start, l.topo)
+	e.Step(start.Add(-time.Minute), l.topo)
 	e.Step(start, response.PoliciesChanged{Policies: l.pols})
 	e.Step(start, response.Led{Token: 1, Faults: state(fault.Unknown)[:10]})
 	for _, f := range state(fault.Unknown)[10:] { // of a second half that the store did not have
@@ -414,32 +415,44 @@ func TestFirstStartIsNoStorm(t *testing.T) {
 }
 
 // TestNodesThatStartLateAreNoStorm: after a power cut, nodes of a map that was NORMAL are silent or dead until they start. A supervisor that
-// started just now does not count them, also if it leads again. Neither holds for a supervisor that has followed the map for
-// longer or has seen them start, or for dead nodes that the leader has heard.
+// started just now does not count them, also if it leads again, and neither those that are SICK just after their start. Nothing of this holds
+// for a supervisor that has followed the map for longer or has seen them start, or for dead nodes that the leader has heard.
 func TestNodesThatStartLateAreNoStorm(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 2}
 	for name, tc := range map[string]struct {
-		state  fault.State
-		noLife bool
-		starts bool // this replica has seen the nodes start
-		age    time.Duration
-		open   bool
+		state   fault.State
+		noLife  bool
+		starts  bool          // this replica has seen the nodes start
+		newborn bool          // this replica starts just now
+		age     time.Duration // of this replica
+		after   time.Duration // from the start of the nodes until they are bad
+		open    bool
 	}{
-		"silent":                      {state: fault.Unknown},
-		"silent, and long after":      {state: fault.Unknown, age: 5 * time.Minute, open: true},
-		"never heard":                 {state: fault.Failed, noLife: true},
-		"never heard, and long after": {state: fault.Failed, noLife: true, age: 5 * time.Minute, open: true},
-		"heard":                       {state: fault.Failed, open: true},
-		"silent after its start":      {state: fault.Unknown, starts: true, open: true},
-		"not heard after its start":   {state: fault.Failed, noLife: true, starts: true, open: true},
+		"silent":                                  {state: fault.Unknown},
+		"silent, and long after":                  {state: fault.Unknown, age: 5 * time.Minute, open: true},
+		"never heard":                             {state: fault.Failed, noLife: true},
+		"never heard, and long after":             {state: fault.Failed, noLife: true, age: 5 * time.Minute, open: true},
+		"heard":                                   {state: fault.Failed, open: true},
+		"silent after its start":                  {state: fault.Unknown, starts: true, open: true},
+		"not heard after its start":               {state: fault.Failed, noLife: true, starts: true, open: true},
+		"SICK as it starts":                       {state: fault.Sick, starts: true},
+		"SICK a minute later":                     {state: fault.Sick, starts: true, after: time.Minute, open: true},
+		"SICK as the replica starts":              {state: fault.Sick, newborn: true},
+		"SICK a minute after the replica's start": {state: fault.Sick, newborn: true, after: time.Minute, open: true},
+		"SICK, and never started":                 {state: fault.Sick, open: true},
+		"SICK as it starts, long after":           {state: fault.Sick, starts: true, age: 5 * time.Minute, open: true},
 	} {
 		l := newLab(t, quick(), dims, testPolicies(t)["drain"])
+		l.newborn = tc.newborn
 		l.lead()
 		l.until(start.Add(tc.age))
 		for _, n := range l.topo.Nodes[:20] {
 			if tc.starts {
 				l.step(response.Booted{Node: n.ID, Epoch: l.epochs[n.ID] + 1})
 			}
+		}
+		l.until(l.now.Add(tc.after))
+		for _, n := range l.topo.Nodes[:20] {
 			f := l.own(n.ID, fault.ComponentNode, tc.state)
 			f.NoLife = tc.noLife
 			l.set(f)

@@ -30,25 +30,26 @@ type failer interface {
 // lab is an engine with its environment: a store that commits its records, and a map. It checks the invariants with
 // every step.
 type lab struct {
-	t      failer
-	cfg    response.Config
-	e      *response.Engine
-	twin   *response.Engine // gets the same input, and must give the same output
-	now    time.Time
-	wake   time.Time
-	token  uint64
-	leads  bool
-	store  map[string]response.Record
-	topo   response.TopologyChanged
-	sups   []response.SupervisorInfo
-	marks  []fault.NodeID
-	pols   []*response.Policy
-	faults map[response.Target]response.Fault
-	groups map[string]response.Group
-	epochs map[fault.NodeID]fault.Epoch
-	stale  bool                  // newer evidence is not available
-	flying []response.Effect     // effects without a result yet
-	on     func(response.Output) // receives every output, after the commit
+	t       failer
+	cfg     response.Config
+	e       *response.Engine
+	twin    *response.Engine // gets the same input, and must give the same output
+	now     time.Time
+	wake    time.Time
+	token   uint64
+	leads   bool
+	newborn bool
+	store   map[string]response.Record
+	topo    response.TopologyChanged
+	sups    []response.SupervisorInfo
+	marks   []fault.NodeID
+	pols    []*response.Policy
+	faults  map[response.Target]response.Fault
+	groups  map[string]response.Group
+	epochs  map[fault.NodeID]fault.Epoch
+	stale   bool                  // newer evidence is not available
+	flying  []response.Effect     // effects without a result yet
+	on      func(response.Output) // receives every output, after the commit
 
 	unsettled []response.Effect // former leaders' attempts, until their executors report the outcomes
 }
@@ -95,7 +96,7 @@ func newLab(t failer, cfg response.Config, dims grid.Dims, pols ...*response.Pol
 	return l
 }
 
-// lead makes another replica lead that only knows the committed state.
+// lead makes another replica lead that only knows the committed state. Unless newborn, it has run for a minute.
 func (l *lab) lead() {
 	l.t.Helper()
 	e, err := response.New(l.cfg)
@@ -106,6 +107,11 @@ func (l *lab) lead() {
 		l.t.Fatalf("%v", err)
 	}
 	l.e, l.leads, l.unsettled = e, false, nil
+	if !l.newborn {
+		began := l.now.Add(-time.Minute)
+		l.e.Step(began, l.topo)
+		l.twin.Step(began, l.topo)
+	}
 	l.token++
 	led := response.Led{Token: l.token, Records: slices.Collect(maps.Values(l.store))}
 	for _, t := range slices.SortedFunc(maps.Keys(l.faults), compareTargets) {

@@ -150,7 +150,7 @@ func (e *Engine) restoreTurns(faults []Fault) {
 	for _, f := range faults {
 		switch {
 		case f.Component != fault.ComponentNode || e.turned.heard[f.Node] || e.turned.fresh[f.Node]:
-		case f.unheard():
+		case f.unheard() || f.State == fault.Sick && e.now.Sub(f.Since) < settling:
 			e.turned.fresh[f.Node] = true
 		case f.Since.After(since):
 			e.turned.add(e.blamed(f), fault.Earlier(f.Since, e.now))
@@ -163,11 +163,19 @@ func (e *Engine) restoreTurns(faults []Fault) {
 // unheard reports whether the fault is the mere lack of reports: UNKNOWN, but neither inferred dead nor unreachable.
 func (f Fault) unheard() bool { return f.State == fault.Unknown && !f.Inferred && !f.Unreachable }
 
-// starting reports whether a node that is bad has not started yet, as after a power cut. In the first BreakerWindow of this replica, such
-// a node is silent or the leader has heard nothing from it, and this replica has not seen it start.
+// settling is the longest start of a node or of a whole cluster: halves test themselves, and go on where they were.
+const settling = 30 * time.Second
+
+// starting reports whether a node that is bad has not started yet or has just started, as after a power cut. In the first BreakerWindow of
+// this replica, that can be so of a SICK node, as long as the start of the node or of this replica may last, and of a node that this replica
+// has not seen start, if nothing has been heard from it.
 func (e *Engine) starting(f Fault, stood bool) bool {
-	waits := e.now.Sub(e.born) < e.cfg.BreakerWindow && !e.turned.up[f.Node]
-	return f.unheard() && (stood || waits) || f.NoLife && waits
+	end, up := e.turned.up[f.Node]
+	young := e.now.Sub(e.born) < e.cfg.BreakerWindow
+	if f.State == fault.Sick {
+		return young && e.now.Before(fault.Later(end, e.born.Add(settling)))
+	}
+	return f.unheard() && stood || young && !up && (f.unheard() || f.NoLife)
 }
 
 // turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. If the node was bad
@@ -180,7 +188,7 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	case f.State == fault.Normal:
 		delete(e.turned.heard, f.Node)
 		delete(e.turned.fresh, f.Node)
-		e.turned.up[f.Node] = true
+		e.turned.up[f.Node] = fault.Later(e.turned.up[f.Node], e.now)
 	case e.starting(f, stood):
 		e.turned.fresh[f.Node] = true
 	case e.turned.fresh[f.Node], !e.cluster.managed(f.Node):

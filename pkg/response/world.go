@@ -280,7 +280,7 @@ func (e *Engine) booted(ev Booted) {
 		return
 	}
 	if was > 0 {
-		e.turned.up[ev.Node] = true
+		e.turned.up[ev.Node] = e.now.Add(settling)
 	}
 	e.epochs[ev.Node] = ev.Epoch
 	e.recheckFence(ev.Node)
@@ -480,7 +480,7 @@ type turns struct {
 	queue []turned
 	last  map[fault.NodeID]time.Time // by node: its newest entry in the queue
 	heard map[fault.NodeID]bool      // nodes that are bad now, and that this replica saw go bad
-	up    map[fault.NodeID]bool      // nodes that this replica saw start or become NORMAL
+	up    map[fault.NodeID]time.Time // nodes that this replica saw start or become NORMAL: the end of their start
 	fresh map[fault.NodeID]bool      // nodes that were starting when this replica saw them go bad, and not NORMAL since
 }
 
@@ -490,7 +490,7 @@ type turned struct {
 }
 
 func newTurns() turns {
-	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, up: map[fault.NodeID]bool{},
+	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, up: map[fault.NodeID]time.Time{},
 		fresh: map[fault.NodeID]bool{}}
 }
 

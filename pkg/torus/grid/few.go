@@ -8,29 +8,27 @@ type Few struct {
 }
 
 // maxMend bounds the places of a torus in which Mend tries every move: at most a quarter of its square.
-const maxMend = 64
+const maxMend = 32
 
-// Mend returns the move of a node to an empty place that leaves the fewest nodes with few witnesses, and of those the one
-// that is best for failure domains. It returns false if no move leaves fewer than now, or the torus has more than maxMend
-// places.
-func (p *Placement) Mend() (Step, bool) {
-	var best Step
-	few, cost := len(p.Quality().Few), p.total()
-	if few == 0 || p.dims.Places() > maxMend || p.dims.Full() {
+// Mend returns the move of a node to an empty place that gives a node with few witnesses a second one. Of such moves it
+// takes the one that leaves the fewest nodes with few witnesses, and then the best for failure domains. It returns false if
+// no move leaves fewer such nodes than now, or the torus has more than maxMend places.
+func (p *Placement) Mend(node int) (best Step, ok bool) {
+	if p.dims.Full() || p.dims.Places() > maxMend {
 		return best, false
 	}
-	found := false
-	for node, from := range p.where {
+	few, cost := len(p.Quality().Few), int64(0)
+	for moving, from := range p.where {
 		for _, to := range p.dims.Empty() {
 			q, err := p.moved(from, to)
-			if err != nil {
+			if err != nil || q.near[q.where[node]].n < 2 {
 				continue
 			}
 			n, c := len(q.Quality().Few), q.total()
-			if n < few || found && n == few && c < cost {
-				best, few, cost, found = Step{Node: node, From: p.Coord(node), To: to, With: none}, n, c, true
+			if n < few || ok && n == few && c < cost {
+				best, few, cost, ok = Step{Node: moving, From: p.Coord(moving), To: to, With: none}, n, c, true
 			}
 		}
 	}
-	return best, found
+	return best, ok
 }

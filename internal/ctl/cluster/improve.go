@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,7 +124,8 @@ func (im *improvement) propose(top *lofamov1.Topology) ([]grid.Step, []string, e
 	}
 	switch {
 	case exposed == 0:
-		im.app.Printf("no node is exposed: nothing is left to do\n")
+		im.app.Printf("%s\n", strings.Join(append([]string{"no node is exposed by a failure domain: nothing is left to do"},
+			command.SingleWitnessLines(top.GetSingleWitness())...), "\n"))
 	case len(steps) == 0:
 		im.app.Printf("%s exposed, and no single step leaves fewer\n", nodesAre(exposed))
 	case im.dryRun || im.done == 0 || im.done == im.steps:

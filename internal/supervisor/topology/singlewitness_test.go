@@ -60,7 +60,9 @@ func TestSingleWitnessNamesReasonAndRemedy(t *testing.T) {
 // Each remedy works: the move, and one more node, whatever its labels are. Nodes come and go as they like.
 func TestRemediesGiveSecondWitness(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rack := func() map[string]string { return map[string]string{"rack": rapid.StringMatching("[abc]").Draw(t, "rack")} }
+		rack := func() map[string]string {
+			return map[string]string{"rack": rapid.StringMatching("[abc]").Draw(t, "rack")}
+		}
 		top := New(grid.Dims{}, nil, fault.DomainLabels(), 1)
 		for i := range rapid.IntRange(1, 20).Draw(t, "steps") {
 			n := joiner(fmt.Sprint("n", i+1))

@@ -64,6 +64,20 @@ func placedIn(t *testing.T, dims, racks string) ctltest.Remote {
 	return r
 }
 
+// five is a fake cluster of five nodes, one of which has a single witness.
+func five(t *testing.T) ctltest.Remote {
+	r := placedIn(t, "4x2x1 without 1,1,0..3,1,0", "abcde")
+	r.Server.Operators.Topology.SingleWitness = []*lofamov1.SingleWitness{fifth()}
+	return r
+}
+
+// fifth is the node that has a single witness in a cluster of five.
+func fifth() *lofamov1.SingleWitness {
+	return &lofamov1.SingleWitness{Node: "n0-1-0", Witness: "n0-0-0",
+		Reason: "one witness, n0-0-0: if both die at once, or the link between them is cut, only the service network notices the death of n0-1-0",
+		Remedy: "one more node gives it a second witness, and so does `lofamoctl node move n1-0-0 --to 2,1,0`"}
+}
+
 func TestOperatorsOutput(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "topology.yaml")
 	if err := os.WriteFile(file, []byte("dims: 2x1x1\nrevision: \"41\"\n"), 0o600); err != nil {
@@ -88,6 +102,8 @@ func TestOperatorsOutput(t *testing.T) {
 		{"get-topology-improve.txt", "get topology --improve", placedIn(t, "4x2x1", "ababbaba")},
 		{"get-topology-improve-none.txt", "get topology --improve", placedIn(t, "2x2x1", "abab")},
 		{"get-topology-improve-move.txt", "get topology --improve", placedIn(t, "2x2x3 without 1,0,0 0,1,0 1,0,1 0,1,1", "abbcaaaa")},
+		{"get-topology-five.txt", "get topology", five(t)},
+		{"get-topology-five.json", "get topology -o json", five(t)},
 		{"get-topology.yaml", "get topology -o yaml", operated(t)},
 		{"get-topology.json", "get topology -o json", operated(t)},
 		{"apply.txt", "apply -f " + file, operated(t)},

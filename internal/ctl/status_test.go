@@ -30,6 +30,16 @@ func well(t *testing.T) *clienttest.Map {
 	return m
 }
 
+// watchedByOne is a cluster without faults, whose summary names some nodes with a single witness.
+func watchedByOne(t *testing.T, nodes int) *clienttest.Map {
+	t.Helper()
+	m := well(t)
+	for range nodes {
+		m.Summary.SingleWitness = append(m.Summary.SingleWitness, fifth())
+	}
+	return m
+}
+
 // broken has the incidents of troubled, a supervisor that does not answer, and one with an alarm.
 func broken(t *testing.T) *clienttest.Map {
 	t.Helper()
@@ -109,6 +119,9 @@ func TestStatusOutput(t *testing.T) {
 		{"status.json", "status -o json", acting(ctltest.StartRemote(t, broken(t)))},
 		{"status-well.txt", "status", start(well(t))},
 		{"status-well.yaml", "status -o yaml", start(well(t))},
+		{"status-five.txt", "status", start(watchedByOne(t, 1))},
+		{"status-five.yaml", "status -o yaml", start(watchedByOne(t, 1))},
+		{"status-single-witnesses.txt", "status", start(watchedByOne(t, 5))},
 		{"status-rack.txt", "status", start(racks(t))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -123,11 +123,16 @@ func (im *improvement) propose(top *lofamov1.Topology) ([]grid.Step, []string, e
 	}
 	switch {
 	case exposed == 0:
-		im.app.Printf("no node is exposed: nothing is left to do\n")
+		im.app.Printf("no node is exposed by a failure domain: nothing is left to do\n")
 	case len(steps) == 0:
 		im.app.Printf("%s exposed, and no single step leaves fewer\n", nodesAre(exposed))
 	case im.dryRun || im.done == 0 || im.done == im.steps:
 		im.app.Printf("%s exposed; after %s: %d\n", nodesAre(exposed), fault.Plural(len(steps), "more step"), better.Quality().Exposed())
+	}
+	if len(steps) == 0 {
+		for _, line := range command.SingleWitnessLines(top.GetSingleWitness()) {
+			im.app.Printf("%s\n", line)
+		}
 	}
 	if im.dryRun {
 		for i, st := range steps {

@@ -52,3 +52,14 @@ func StepText(s grid.Step, ids []string) string {
 	}
 	return fmt.Sprintf("%s moves from %s to the empty place %s", ids[s.Node], s.From, s.To)
 }
+
+// SingleWitnessLines describes nodes that have a single witness, each with the remedy on a second line.
+func SingleWitnessLines(nodes []*lofamov1.SingleWitness) (out []string) {
+	for _, n := range nodes {
+		out = append(out, Printable(n.GetNode()+": "+n.GetReason()))
+		if r := n.GetRemedy(); r != "" {
+			out = append(out, "  "+Printable(r))
+		}
+	}
+	return out
+}

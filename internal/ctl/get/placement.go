@@ -57,7 +57,7 @@ func qualityLines(q grid.Quality, ids []string) []string {
 func proposalLines(p *grid.Placement, ids []string) ([]string, error) {
 	before := p.Quality().Exposed()
 	if before == 0 {
-		return []string{"proposal: none, because no node is exposed"}, nil
+		return []string{"proposal: none, because no node is exposed by a failure domain"}, nil
 	}
 	better, steps, err := p.Improve(maxSteps)
 	if err != nil {

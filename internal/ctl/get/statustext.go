@@ -16,6 +16,7 @@ const (
 	statusFull      = 3 // incidents in full
 	statusRows      = 5 // further incidents, one line each
 	statusResponses = 3 // responses of one incident
+	statusSingle    = 3 // nodes with a single witness
 )
 
 // text prints the status for people.
@@ -405,6 +406,13 @@ func (st *clusterStatus) printCluster(a *command.App) {
 	}
 	if n := st.summary.GetWarnings(); n > 0 {
 		line("warnings", "%d: lofamoctl get nodes --not-normal --with-parts", n)
+	}
+	single := st.summary.GetSingleWitness()
+	for i, text := range command.SingleWitnessLines(single[:min(len(single), statusSingle)]) {
+		line([]string{"single witness", ""}[min(i, 1)], "%s", text)
+	}
+	if more := len(single) - statusSingle; more > 0 {
+		line("", "%s more: lofamoctl get topology", fault.Plural(more, "node"))
 	}
 	for _, m := range st.missing {
 		line("not here", "%s", command.Printable(m))

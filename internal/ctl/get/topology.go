@@ -31,7 +31,10 @@ func getTopologyCommand(a *command.App) *cobra.Command {
 The lines before the table rate the places of the nodes. The neighbours of a node are the witnesses of its death. A node is
 exposed by a failure domain (a rack, switch or power feed, unless the topology names others) if all its witnesses lie in
 that domain, and the node itself does not. --improve proposes steps that leave fewer nodes exposed. It changes
-nothing: 'lofamoctl node improve' makes the steps.`,
+nothing: 'lofamoctl node improve' makes the steps.
+
+If a node has a single witness although the torus has three nodes or more, a line names it with the reason, and the next
+line the remedy. JSON and YAML have them as "singleWitness", which 'lofamoctl apply' ignores.`,
 		Example: "  lofamoctl get topology\n  lofamoctl get topology -o yaml > topology.yaml\n  lofamoctl get topology --improve",
 		Args:    command.Exactly(),
 	}
@@ -65,7 +68,7 @@ func printPlacement(a *command.App, top *lofamov1.Topology, improve bool) error 
 	if err != nil {
 		return err
 	}
-	lines := qualityLines(p.Quality(), ids)
+	lines := append(qualityLines(p.Quality(), ids), command.SingleWitnessLines(top.GetSingleWitness())...)
 	if improve {
 		steps, err := proposalLines(p, ids)
 		if err != nil {

@@ -90,6 +90,9 @@ type divisions struct {
 	topo  *topology.Topology
 	known map[string]division
 	match map[string][]bool // by label selector
+
+	single []*lofamov1.SingleWitness
+	rated  bool // single is known
 }
 
 // maxDivisions bounds the cached divisions, and the cached selectors.
@@ -98,6 +101,7 @@ const maxDivisions = 32
 func (d *divisions) renew(topo *topology.Topology) {
 	if d.topo != topo || len(d.known) >= maxDivisions || len(d.match) >= maxDivisions {
 		d.topo, d.known, d.match = topo, make(map[string]division), make(map[string][]bool)
+		d.single, d.rated = nil, false
 	}
 }
 
@@ -128,6 +132,18 @@ func (d *divisions) chosen(s snapshot, labels labelSelector) []bool {
 		d.match[key] = match
 	}
 	return d.match[key]
+}
+
+// singleWitness returns the nodes of the topology that have a single witness; find rates a topology.
+func (d *divisions) singleWitness(topo *topology.Topology,
+	find func(*topology.Topology) []*lofamov1.SingleWitness) []*lofamov1.SingleWitness {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.renew(topo)
+	if !d.rated {
+		d.single, d.rated = find(topo), true
+	}
+	return d.single
 }
 
 // GetSummary implements the service.
@@ -194,6 +210,11 @@ func (s *Server) summary(snap snapshot, by []string, chosen []bool) *lofamov1.Ge
 	marks, _ := s.cfg.Marks.All()
 	snap.countMarks(resp, chosen, marks)
 	resp.Stopped = snap.stopped(chosen, time.Now())
+	for _, w := range s.divisions.singleWitness(snap.topo, s.singleWitness) {
+		if rank, ok := snap.Rank(fault.NodeID(w.GetNode())); ok && (chosen == nil || chosen[rank]) {
+			resp.SingleWitness = append(resp.SingleWitness, w)
+		}
+	}
 	for i, key := range by {
 		for k, value := range divided[i].values {
 			if t := tallies[i][k]; t != (tally{}) {

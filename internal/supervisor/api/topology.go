@@ -20,21 +20,33 @@ import (
 // from its own copy. A parent of regions, which changes nothing, answers with the topology of its regions.
 func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyRequest) (*lofamov1.Topology, error) {
 	if s.cfg.RegionSupervisors != nil {
-		return s.cfg.Names.Topology().Proto(), nil
+		return s.topologyProto(s.cfg.Names.Topology()), nil
 	}
 	resp, err := leadNow(ctx, s, changeTime, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
 		have, err := s.cfg.Operators.Topology(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return have.Proto(), nil
+		return s.topologyProto(have.Topology), nil
 	}, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.Topology, error) {
 		return lofamov1.NewFaultSupervisorClient(conn).GetTopology(ctx, req)
 	})
 	if status.Code(err) == codes.Unavailable {
-		return s.cfg.Names.Topology().Proto(), nil
+		return s.topologyProto(s.cfg.Names.Topology()), nil
 	}
 	return resp, err
+}
+
+// topologyProto renders a topology with its nodes that have a single witness.
+func (s *Server) topologyProto(t *topology.Topology) *lofamov1.Topology {
+	out := t.Proto()
+	out.SingleWitness = s.singleWitness(t)
+	return out
+}
+
+// singleWitness names remedies only where nodes can join and move: regions and their parents have fixed places.
+func (s *Server) singleWitness(t *topology.Topology) []*lofamov1.SingleWitness {
+	return t.SingleWitness(t.Region != "" || s.cfg.RegionSupervisors != nil)
 }
 
 // ApplyTopology implements the service.

@@ -35,7 +35,9 @@ var ErrNoPlace = errors.New("placement: no place is permitted")
 //   - the domains of the witnesses, and the lowest rank.
 //
 // The torus grows along its shortest dimension, or if that is better for failure domains, along one that is up to twice as
-// long. A dimension of size 1 counts as longer than it is, because the first node of a second layer has only one witness.
+// long. A dimension of size 1 counts as longer than it is, because the first node of a second row or layer has only one
+// witness. No order of growth avoids that node: three nodes with two witnesses each lie on one line, and a further node has
+// two witnesses only on the same line, so the torus would stay a ring.
 func (p *Placement) Choose(permitted func(in Dims, at Coord) bool) (at Coord, in Dims, err error) {
 	if len(p.where) == p.domains.nodes {
 		return at, in, errors.New("placement: every node has a place already")

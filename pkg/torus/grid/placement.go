@@ -256,6 +256,8 @@ func (p *Placement) weakness(r int32, w *witnesses, k int) weakness {
 type Quality struct {
 	// Witnesses is the smallest number of witnesses of a node.
 	Witnesses int
+	// Few are the nodes with fewer than two witnesses in a torus of three nodes or more.
+	Few []Few
 	// Keys are the label keys for which nodes have values.
 	Keys []KeyQuality
 }
@@ -287,7 +289,7 @@ func (q Quality) Exposed() (n int) {
 
 // Quality rates the placement. Nodes are in the order of their places.
 func (p *Placement) Quality() Quality {
-	q := Quality{Witnesses: NumDirections}
+	q, nodes := Quality{Witnesses: NumDirections}, p.dims.Nodes()
 	for k, key := range p.domains.keys {
 		q.Keys = append(q.Keys, KeyQuality{Key: key, Domains: len(p.domains.values[k]) - 1, Least: NumDirections + 1})
 	}
@@ -297,6 +299,13 @@ func (p *Placement) Quality() Quality {
 		}
 		w := &p.near[r]
 		q.Witnesses = min(q.Witnesses, w.n)
+		if w.n < min(nodes-1, 2) {
+			few := Few{Node: int(node)}
+			for _, to := range w.all() {
+				few.Witnesses = append(few.Witnesses, p.dims.At(int(to)))
+			}
+			q.Few = append(q.Few, few)
+		}
 		for k := range q.Keys {
 			of := &q.Keys[k]
 			if p.value(int32(r), k) == 0 { //nolint:gosec // MaxPlaces bounds it

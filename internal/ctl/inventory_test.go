@@ -92,3 +92,17 @@ func TestRotateTellsToSignRevocationsAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestClusterInitOfNoNodes: a cluster that machines join has no torus to speak of.
+func TestClusterInitOfNoNodes(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "inventory.yaml")
+	if err := os.WriteFile(file, []byte("cluster: hall7\nsupervisors: [{id: s1, address: 10.0.0.101}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "hall7")
+	got := run(t, nil, "cluster", "init", file, "--out", out)
+	if want := out + ": cluster hall7, 1 supervisor, no node yet: machines enrol\n"; got.code != 0 || !strings.HasPrefix(got.stdout, want) {
+		t.Errorf("%+v: want %q first", got, want)
+	}
+}

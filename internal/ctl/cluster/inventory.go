@@ -131,8 +131,7 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 			if err := d.Init(inv); err != nil {
 				return err
 			}
-			a.Printf("%s: cluster %s, %s, %s, %s\n", out, inv.Cluster, inv.Dims, fault.Plural(len(inv.Supervisors), "supervisor"),
-				fault.Plural(len(inv.Spares), "spare"))
+			a.Printf("%s: cluster %s, %s, %s\n", out, inv.Cluster, fault.Plural(len(inv.Supervisors), "supervisor"), nodesOf(inv))
 			if added.Places > 0 {
 				a.Printf("  inventory.yaml            has the chosen places of %s\n", fault.Plural(added.Places, "node"))
 			}
@@ -153,6 +152,14 @@ and most gRPC clients outside Go refuse. Nodes always have Ed25519 keys, and sup
 	slurmFlag(cmd, &slurm)
 	keysFlag(cmd, &keys, "keys of the authority and of people: ecdsa or ed25519 (default ecdsa)")
 	return cmd
+}
+
+// nodesOf describes the nodes of an inventory.
+func nodesOf(inv inventory.Inventory) string {
+	if len(inv.Nodes) == 0 {
+		return "no node yet: machines enrol"
+	}
+	return fmt.Sprintf("%s, %s", inv.Dims, fault.Plural(len(inv.Spares), "spare"))
 }
 
 func clusterAddNodeCommand(a *command.App) *cobra.Command {

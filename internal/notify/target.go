@@ -1,5 +1,5 @@
-// Package notify describes the targets of notifications that operators add with `lofamoctl notify add`: where messages go, in which form, and
-// what signs them. It sends nothing: internal/executor/webhook and internal/executor/alertmanager do.
+// Package notify describes the targets of notifications that operators add with `lofamoctl notify add`: where messages go, in which form,
+// and what signs them. It sends nothing: internal/executor/webhook and internal/executor/alertmanager do.
 package notify
 
 import (

@@ -76,8 +76,8 @@ spec:
 `
 }
 
-// TestOneCommandGivesNotifications adds a Slack target to a real supervisor: it gets a test, and a message of a fault after the hold. Another
-// target has the wrong URL: after its repair it gets a message of the standing fault, and of its end.
+// TestOneCommandGivesNotifications adds a Slack target to a real supervisor: it gets a test, and a message of a fault after the hold.
+// Another target has the wrong URL: after its repair it gets a message of the standing fault, and of its end.
 func TestOneCommandGivesNotifications(t *testing.T) {
 	t.Parallel()
 	chat, desk := newChat(t), newChat(t)

@@ -151,8 +151,8 @@ func TestStoredEnrolmentStartsUnlessNodeWasRemoved(t *testing.T) {
 	}
 }
 
-// TestRestartTakesOwnSettingsOfEnrolledNode: a person adds a check to the file that the daemon was started with, and asks for a restart. The
-// file that the halves read has the check, though no supervisor answers. A bad file and a change of ports change nothing.
+// TestRestartTakesOwnSettingsOfEnrolledNode: a person adds a check to the file that the daemon was started with, and asks for a restart.
+// The file that the halves read has the check, though no supervisor answers. A bad file and a change of ports change nothing.
 func TestRestartTakesOwnSettingsOfEnrolledNode(t *testing.T) {
 	t.Parallel()
 	at := freeport.Addr(t).String()
@@ -187,7 +187,8 @@ func TestRestartTakesOwnSettingsOfEnrolledNode(t *testing.T) {
 	}
 	given = good
 	given.Join.Ports.Links = 7123
-	if err := later.Own(t.Context(), "/etc/lofamo/agent.yaml"); err == nil || !strings.Contains(err.Error(), "systemctl restart lofamo-agent") {
+	err = later.Own(t.Context(), "/etc/lofamo/agent.yaml")
+	if err == nil || !strings.Contains(err.Error(), "systemctl restart lofamo-agent") {
 		t.Errorf("other ports: %v", err)
 	}
 	if err := later.Own(t.Context(), "/root/agent.yaml"); err == nil || !strings.Contains(err.Error(), "reads /etc/lofamo/agent.yaml") {

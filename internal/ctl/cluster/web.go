@@ -167,7 +167,7 @@ func namedPages(a *command.App, ctx context.Context) ([]string, error) {
 		}
 		return nil
 	})
-	pages := append(reached, others...)
+	pages := slices.Concat(reached, others)
 	if err == nil && len(pages) == 0 {
 		err = errors.New("web: no supervisor names a page for browsers: set web.listen and replicas[].web in the configuration of each, or " +
 			"give --address")

@@ -16,7 +16,8 @@ func TestNodesWithoutLabelCountAsDomains(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(qualityLines(p.Quality(), []string{"a", "b", "c", "d"}), "\n")
-	if want := "rack: each node has witnesses in at least 2 of 4 domains; 3 nodes without the label, each a domain of its own"; !strings.Contains(got, want) {
+	want := "rack: each node has witnesses in at least 2 of 4 domains; 3 nodes without the label, each a domain of its own"
+	if !strings.Contains(got, want) {
 		t.Errorf("%s: want %q", got, want)
 	}
 }

@@ -71,7 +71,7 @@ https; - takes it from the standard input, so that it does not stand in the hist
 		Args: command.Exactly("NAME", "URL"),
 	}
 	cmd.Flags().StringVar(&format, "format", string(notify.Generic), "of the messages: "+fault.List(notify.Formats()))
-	cmd.Flags().StringVar(&secretFile, "secret-file", "", "with the format generic: a file whose secret signs the messages, whsec_ and 24 to 64 "+
+	cmd.Flags().StringVar(&secretFile, "secret-file", "", "with the format generic: a file whose secret signs the messages, whsec_ and 24 to "+
 		"bytes in base64 (default: no signature)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t := notify.Target{Name: args[0], URL: args[1], Format: notify.Format(format)}

@@ -157,8 +157,8 @@ func (t *Targets) Do(ctx context.Context, j executor.Job) executor.Result {
 	case name != "":
 		return executor.NotBegun(j, "%s: there is no target %q for it", j.Kind, name)
 	default:
-		return executor.NotBegun(j, "there is no executor for %s: responses.executors of the supervisors' configuration names none, and the step "+
-			"names no target", j.Kind)
+		return executor.NotBegun(j, "there is no executor for %s: responses.executors of the supervisors' configuration names none, and the "+
+			"step names no target", j.Kind)
 	}
 }
 

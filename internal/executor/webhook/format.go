@@ -111,7 +111,7 @@ type (
 	}
 )
 
-// teamsColors are the colors of states.
+// teamsColors are how cards draw states.
 var teamsColors = map[string]string{"FAILED": "attention", "SICK": "warning", "UNKNOWN": "warning", "RECOVERED": "good"}
 
 func teamsMessage(n notice) teamsCard {

@@ -84,7 +84,8 @@ func TestSecretOfAddedTargetSigns(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	m := s.told[0]
-	if want := sign(secretOf(t, secretText), m.header.Get(HeaderID), time.Unix(1_800_000_000, 0), m.body); m.header.Get(HeaderSignature) != want {
+	want := sign(secretOf(t, secretText), m.header.Get(HeaderID), time.Unix(1_800_000_000, 0), m.body)
+	if m.header.Get(HeaderSignature) != want {
 		t.Errorf("signature %q: want %q", m.header.Get(HeaderSignature), want)
 	}
 }

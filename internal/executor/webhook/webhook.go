@@ -66,7 +66,8 @@ func New(cluster string, cfg *Config) (*Executor, error) {
 		return nil, err
 	}
 	var err error
-	x.configured, err = executor.BuildAll(executor.Named(cfg.Filled().Targets, func(t config.WebhookTarget) string { return t.Name }), newTarget)
+	named := executor.Named(cfg.Filled().Targets, func(t config.WebhookTarget) string { return t.Name })
+	x.configured, err = executor.BuildAll(named, newTarget)
 	if err != nil {
 		return nil, err
 	}
@@ -227,8 +228,8 @@ func (x *Executor) send(ctx context.Context, t *target, m Message) (executor.HTT
 	return t.call.Post(ctx, signed(secrets, id, id, x.now(), body), body, func() { failpoint.Hit(failpoint.CallSent) })
 }
 
-// Test sends a test message to a target once: to the configured one of its name, or else to the given URL. Its error says why the target has not
-// accepted the message.
+// Test sends a test message to a target once: to the configured one of its name, or else to the given URL. Its error says why the target
+// has not accepted the message.
 func (x *Executor) Test(ctx context.Context, to notify.Target) error {
 	t, configured := x.configured[to.Name]
 	if !configured {

@@ -39,13 +39,9 @@ type ConfiguredTarget struct {
 // Notify tells the service of the targets of notifications.
 func (r *Responses) Notify(n Notifier) { r.notifier = n }
 
-// configured returns a configured target.
-func (r *Responses) configured(name string) (ConfiguredTarget, bool) {
-	i := slices.IndexFunc(r.notifier.Configured, func(c ConfiguredTarget) bool { return c.Name == name })
-	if i < 0 {
-		return ConfiguredTarget{}, false
-	}
-	return r.notifier.Configured[i], true
+// configured reports whether the configuration has a target.
+func (r *Responses) configured(name string) bool {
+	return slices.ContainsFunc(r.notifier.Configured, func(c ConfiguredTarget) bool { return c.Name == name })
 }
 
 // notifyKind returns the kind of the steps that notify targets of a format.
@@ -171,7 +167,7 @@ func (r *Responses) addTarget(ctx context.Context, by string, t notify.Target) (
 	out := &lofamov1.AddNotifyTargetResponse{}
 	stored := store.StoredTarget{Target: t, By: by, At: time.Now()}
 	done, err := r.commit(ctx, by, func(set store.PolicySet, by string) (plan, error) {
-		if _, is := r.configured(t.Name); is {
+		if r.configured(t.Name) {
 			return plan{}, inConfiguration(t.Name)
 		}
 		_, out.Replaced = set.Target(t.Name)
@@ -215,8 +211,8 @@ func (r *Responses) planNotify(set store.PolicySet, t notify.Target, docs []*pol
 }
 
 func inConfiguration(name string) error {
-	return status.Errorf(codes.FailedPrecondition, "target %s: the supervisors' configuration has it (responses.executors.webhooks.targets): want "+
-		"another name, or remove it there", name)
+	return status.Errorf(codes.FailedPrecondition, "target %s: the supervisors' configuration has it (responses.executors.webhooks.targets): "+
+		"want another name, or remove it there", name)
 }
 
 // noTarget refuses a target that does not exist.
@@ -229,7 +225,9 @@ func noTarget(set store.PolicySet, name string) error {
 }
 
 // ListNotifyTargets implements the service.
-func (r *Responses) ListNotifyTargets(ctx context.Context, _ *lofamov1.ListNotifyTargetsRequest) (*lofamov1.ListNotifyTargetsResponse, error) {
+func (r *Responses) ListNotifyTargets(
+	ctx context.Context, _ *lofamov1.ListNotifyTargetsRequest,
+) (*lofamov1.ListNotifyTargetsResponse, error) {
 	if err := r.parent(); err != nil {
 		return nil, err
 	}
@@ -244,7 +242,7 @@ func (r *Responses) ListNotifyTargets(ctx context.Context, _ *lofamov1.ListNotif
 			Fingerprint: t.Fingerprint(), Signed: c.Signed, Configured: true})
 	}
 	for _, t := range set.Targets {
-		if _, is := r.configured(t.Name); !is {
+		if !r.configured(t.Name) {
 			resp.Targets = append(resp.Targets, protoTarget(t))
 		}
 	}
@@ -272,7 +270,7 @@ func (r *Responses) TestNotifyTarget(ctx context.Context, req *lofamov1.TestNoti
 			if err != nil {
 				return nil, storeUnread(err)
 			}
-			if _, is := r.configured(req.GetName()); is {
+			if r.configured(req.GetName()) {
 				to = notify.Target{Name: req.GetName(), Format: notify.Generic}
 				return nil, nil
 			}
@@ -316,7 +314,7 @@ func (r *Responses) RemoveNotifyTarget(ctx context.Context, req *lofamov1.Remove
 
 // planRemove plans the removal of a target with its policies.
 func (r *Responses) planRemove(set store.PolicySet, name, by string) (plan, error) {
-	if _, is := r.configured(name); is {
+	if r.configured(name) {
 		return plan{}, inConfiguration(name)
 	}
 	if _, is := set.Target(name); !is {

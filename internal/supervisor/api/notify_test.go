@@ -55,7 +55,8 @@ func TestUnknownTargetIsRefused(t *testing.T) {
 	for _, tc := range []struct{ doc, want string }{
 		{telling("a", "chta"), "policy a: spec.steps[0].parameters.target: given chta: there is none of this name: want chat, desk"},
 		{telling("a", "ops"), "given ops: there is none of this name: want chat, desk"},
-		{strings.Replace(telling("a", "chat"), "webhook.notify", "webhook.remediate", 1), "given chat: want the name of a target, and there is none"},
+		{strings.Replace(telling("a", "chat"), "webhook.notify", "webhook.remediate", 1),
+			"given chat: want the name of a target, and there is none"},
 		{document("a", tainting, "alertmanager, parameters: {severity: info, target: chat}"), "given chat: there is none of this name: want ops"},
 	} {
 		checked, err := r.CheckPolicies(ann, &lofamov1.CheckPoliciesRequest{Documents: tc.doc})
@@ -148,7 +149,8 @@ func TestTargetLifeCycle(t *testing.T) {
 		t.Errorf("tested %v", x)
 	}
 	// Another format needs other steps: the made policies follow.
-	ops := add(t, r, &lofamov1.AddNotifyTargetRequest{Name: "chat", Url: "http://a.example:9093", Format: lofamov1.NotifyFormat_NOTIFY_ALERTMANAGER})
+	ops := add(t, r, &lofamov1.AddNotifyTargetRequest{
+		Name: "chat", Url: "http://a.example:9093", Format: lofamov1.NotifyFormat_NOTIFY_ALERTMANAGER})
 	if got, want := said(ops.GetChanges()), "notify.chat REPLACED 2 ENFORCE→ENFORCE, notify-group.chat REPLACED 2 ENFORCE→ENFORCE"; got != want {
 		t.Errorf("another format: %s: want %s", got, want)
 	}
@@ -180,7 +182,8 @@ func TestRefusedTargetChangesNothing(t *testing.T) {
 		{&lofamov1.AddNotifyTargetRequest{Name: "chat", Url: "ftp://hunter2"}, codes.InvalidArgument, `url: given the scheme "ftp"`},
 		{&lofamov1.AddNotifyTargetRequest{Name: "chat", Url: hookURL, Secret: "hunter2"}, codes.InvalidArgument, "secret: want whsec_"},
 		{&lofamov1.AddNotifyTargetRequest{Name: "chat", Url: hookURL, Format: 9}, codes.InvalidArgument, "format: given 9: want one of"},
-		{&lofamov1.AddNotifyTargetRequest{Name: "desk", Url: hookURL}, codes.FailedPrecondition, "target desk: the supervisors' configuration has it"},
+		{&lofamov1.AddNotifyTargetRequest{Name: "desk", Url: hookURL}, codes.FailedPrecondition,
+			"target desk: the supervisors' configuration has it"},
 		{&lofamov1.AddNotifyTargetRequest{Name: "teams", Url: "http://a.example", Format: lofamov1.NotifyFormat_NOTIFY_ALERTMANAGER},
 			codes.FailedPrecondition, "format: given alertmanager: policy own names target teams"},
 	} {

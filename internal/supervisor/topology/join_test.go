@@ -470,7 +470,8 @@ func TestClusterIsOrdinaryWhileAllNodesEnrolled(t *testing.T) {
 		"none":                                  {nil, true},
 		"all enrolled":                          {[]Node{enrolled("a", 0), enrolled("b", 1), {ID: "c", Spare: true}}, true},
 		"one of an inventory":                   {[]Node{enrolled("a", 0), {ID: "b", Coord: grid.Coord{X: 1}}}, false},
-		"all of an inventory, a spare enrolled": {[]Node{{ID: "a"}, {ID: "b", Coord: grid.Coord{X: 1}}, {ID: "c", Spare: true, Proved: true}}, false},
+		"all of an inventory, a spare enrolled": {
+			[]Node{{ID: "a"}, {ID: "b", Coord: grid.Coord{X: 1}}, {ID: "c", Spare: true, Proved: true}}, false},
 	} {
 		if got := New(grid.Dims{X: 2, Y: 1, Z: 1}, tc.nodes, nil, 1).Ordinary(); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)

@@ -75,7 +75,9 @@ func (r *Responses) TestNotifyTarget(_ context.Context, req *lofamov1.TestNotify
 }
 
 // RemoveNotifyTarget implements the service.
-func (r *Responses) RemoveNotifyTarget(_ context.Context, req *lofamov1.RemoveNotifyTargetRequest) (*lofamov1.RemoveNotifyTargetResponse, error) {
+func (r *Responses) RemoveNotifyTarget(
+	_ context.Context, req *lofamov1.RemoveNotifyTargetRequest,
+) (*lofamov1.RemoveNotifyTargetResponse, error) {
 	r.asked("remove", req)
 	return r.Removed, r.Err
 }

@@ -467,9 +467,9 @@ func TestClusterIsOrdinaryWhileAllNodesEnrolled(t *testing.T) {
 		nodes []Node
 		want  bool
 	}{
-		"none":                                  {nil, true},
-		"all enrolled":                          {[]Node{enrolled("a", 0), enrolled("b", 1), {ID: "c", Spare: true}}, true},
-		"one of an inventory":                   {[]Node{enrolled("a", 0), {ID: "b", Coord: grid.Coord{X: 1}}}, false},
+		"none":                {nil, true},
+		"all enrolled":        {[]Node{enrolled("a", 0), enrolled("b", 1), {ID: "c", Spare: true}}, true},
+		"one of an inventory": {[]Node{enrolled("a", 0), {ID: "b", Coord: grid.Coord{X: 1}}}, false},
 		"all of an inventory, a spare enrolled": {
 			[]Node{{ID: "a"}, {ID: "b", Coord: grid.Coord{X: 1}}, {ID: "c", Spare: true, Proved: true}}, false},
 	} {

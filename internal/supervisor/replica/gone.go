@@ -32,14 +32,19 @@ const (
 	roundLate = 50 * time.Millisecond
 )
 
-// Gone returns true when a replica is gone, and false when ctx ends. It is gone if its open connection has ended and the kernel of its
-// machine refuses a new one, because no process listens there, or if it is silent. A replica that was unreachable from the beginning is not
-// gone.
-func (p *Peers) Gone(ctx context.Context, id string) bool {
+// Gone returns true when the process of a replica is gone, and false when ctx ends. It is gone if its open connection has ended and the
+// kernel of its machine refuses a new one, because no process listens there. A replica that was unreachable from the beginning is not gone.
+func (p *Peers) Gone(ctx context.Context, id string) bool { return p.lost(ctx, id, peer.gone) }
+
+// Silent returns true when a replica has answered none of silentAfter questions in a row, although it answered an earlier one, and false when
+// ctx ends. A replica that is only busy may be silent too.
+func (p *Peers) Silent(ctx context.Context, id string) bool { return p.lost(ctx, id, peer.silent) }
+
+// lost returns true as soon as is returns true for the connection to a replica, and false when ctx ends.
+func (p *Peers) lost(ctx context.Context, id string, is func(peer, context.Context) bool) bool {
 	for {
 		changed := p.Changed()
-		peer := p.peer(id)
-		if peer.conn != nil && peer.goneOrSilent(ctx) {
+		if peer := p.peer(id); peer.conn != nil && is(peer, ctx) {
 			return true
 		}
 		select {
@@ -61,25 +66,7 @@ func (p *Peers) Returns(ctx context.Context, id string) bool {
 	return false
 }
 
-// goneOrSilent returns true as soon as the replica is gone or silent, and false when ctx ends or this side closes the connection.
-func (p peer) goneOrSilent(ctx context.Context) bool {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	silent := make(chan bool, 1)
-	go func() {
-		is := p.silent(ctx)
-		silent <- is
-		if is {
-			cancel()
-		}
-	}()
-	gone := p.gone(ctx)
-	cancel()
-	return <-silent || gone
-}
-
-// silent returns true when the replica has answered none of silentAfter questions, although it answered an earlier one. It returns false
-// when ctx ends or this side closes the connection.
+// silent is Silent for one connection. It also returns false when this side closes the connection.
 func (p peer) silent(ctx context.Context) bool {
 	heard := hearing{}
 	for ctx.Err() == nil && p.conn.GetState() != connectivity.Shutdown {

@@ -70,8 +70,8 @@ func TestLeaderThatReturnedIsWatchedAgain(t *testing.T) {
 	})
 }
 
-// TestAnswerAfterTheTermStillCounts: the news of the end of the term ends the attempts before the store answers the one that ended it. That
-// answer counts, but nobody waits long for it.
+// TestAnswerAfterTheTermStillCounts: the news of the end of the term ends the attempts before the store answers the last one. A replica
+// waits for that answer, and counts it, but only for a short time.
 func TestAnswerAfterTheTermStillCounts(t *testing.T) {
 	for name, c := range map[string]struct {
 		late time.Duration // from the news to the answer
@@ -104,7 +104,7 @@ type change[T any] struct {
 	to T
 }
 
-// story is what a replica sees of the leader.
+// story is a replica's view of the leader.
 type story struct {
 	raft    []change[raftLead] // before: raftUnknown
 	answers []change[bool]     // the leader answers questions; before: true
@@ -160,7 +160,7 @@ func (s story) silent(began time.Time) func(context.Context) bool {
 			case heard:
 				missed++
 			}
-			if missed == 4 { // the first of three questions was asked 0.6 s ago
+			if missed == 4 { // three questions of 0.2 s each have no answer
 				return true
 			}
 		}
@@ -180,8 +180,8 @@ func (s story) returns(began time.Time) func(context.Context) bool {
 	}
 }
 
-// TestSilentLeaderKeepsItsTermWhileRaftFollowsIt: only a leader that is silent for this replica and for a quorum of raft's members loses its
-// term.
+// TestSilentLeaderKeepsItsTermWhileRaftFollowsIt: a leader loses its term only if it is silent for this replica and for a quorum of raft's
+// members.
 func TestSilentLeaderKeepsItsTermWhileRaftFollowsIt(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	held := change[raftLead]{0, raftHeld}
@@ -196,7 +196,7 @@ func TestSilentLeaderKeepsItsTermWhileRaftFollowsIt(t *testing.T) {
 		"its machine dies, and raft is faster than the questions": {story{
 			[]change[raftLead]{held, {10300 * ms, raftMoved}}, dead,
 		}, 10600 * ms},
-		"raft elects nobody":         {story{[]change[raftLead]{held, {11 * s, raftUnknown}}, dead}, -1},
+		"raft elects no member":      {story{[]change[raftLead]{held, {11 * s, raftUnknown}}, dead}, -1},
 		"it is busy, and raft lives": {story{[]change[raftLead]{held}, dead}, -1},
 		"it was busy, and raft elects another one later": {story{
 			[]change[raftLead]{held, {20 * s, raftMoved}}, []change[bool]{{10 * s, false}, {13 * s, true}},

@@ -27,8 +27,8 @@ func (s *Supervisor) Awareness() respond.Awareness { return awarenessOf{s.engine
 // RenewEvery sets the interval of checks for a renewed certificate. Call it before Start.
 func (s *Supervisor) RenewEvery(d time.Duration) { s.renewEvery = d }
 
-// PatientLease lets a leader keep its lease through pauses of 10 s, and its lead while it is silent, on a busy machine: for tests in which the
-// lead must not move by itself. A stop without a quorum, which takes a second to give up its lease, may take a minute more.
+// PatientLease lets a leader keep its lease through pauses of 10 s, and its lead while it is silent, on a busy machine: for tests in which
+// the lead must not move by itself. A stop without a quorum, which takes a second to give up its lease, may take a minute more.
 func PatientLease(s *Supervisor) {
 	s.leadership.leaseTTL, s.leadership.patience, s.leadership.unquestioned = 10, time.Minute, true
 }

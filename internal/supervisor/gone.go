@@ -19,8 +19,8 @@ const (
 	// answerTime is the time that the store has for its answer to an attempt after the attempts have ended.
 	answerTime = 250 * time.Millisecond
 
-	// raftWithin is the maximum wait for raft to elect another leader before the term of a leader that is gone ends: two election timeouts
-	// of the slowest member. Raft loses an attempt that goes to a dead leader.
+	// raftWithin is the maximum wait for raft's election before the term of a leader that is gone ends. Raft elects another leader 0.5 to
+	// 1 s after the last heartbeat, and repeats a split election. It loses an attempt that goes to a dead leader.
 	raftWithin = 2 * time.Second
 	// silentWithin is the time in which a leader must fall silent after raft has elected another member. Three questions take 0.6 s.
 	silentWithin = time.Second
@@ -87,7 +87,7 @@ func (s *Supervisor) losses(leader string, fence store.Fence) []loss {
 type raftLead uint8
 
 const (
-	raftUnknown raftLead = iota // nobody leads raft, or this replica does not know the leader's member
+	raftUnknown raftLead = iota // no member leads raft, or this replica does not know the leader's member
 	raftHeld                    // the leader's member leads raft
 	raftMoved                   // a quorum of members has elected another one
 )

@@ -19,8 +19,8 @@ func TestGoneLeaderIsReplacedWithinItsLease(t *testing.T) {
 	supervisortest.Eventually(t, "the earlier leader to lead no longer", func() bool { return !sups[leader].Leads() })
 }
 
-// TestLeaderTakesRaftsLeadBack: the other replicas confirm a leader's silence by raft, so the leader's member leads raft, and takes raft's lead
-// back from a follower's member.
+// TestLeaderTakesRaftsLeadBack: the other replicas confirm a leader's silence by raft, so the leader's member leads raft, and takes raft's
+// lead back from a follower's member.
 func TestLeaderTakesRaftsLeadBack(t *testing.T) {
 	t.Parallel()
 	options := func(s *supervisor.Supervisor) {

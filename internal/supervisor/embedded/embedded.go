@@ -321,8 +321,8 @@ func (m *Member) ID() string { return m.etcd.Server.MemberID().String() }
 // QuotaBytes returns the size beyond which the store accepts no more data.
 func (m *Member) QuotaBytes() int64 { return m.etcd.Config().QuotaBackendBytes }
 
-// RaftLeader returns the id of the member that leads raft, in the view of this member, and a channel that is closed when raft elects another
-// one. The id is "" while this member knows none. It is another one only after a quorum of members has elected it.
+// RaftLeader returns the id of the member that leads raft, in the view of this member, and a channel that is closed when raft elects
+// another one. The id is "" while this member knows none. It changes to another one only after a quorum of members has elected that one.
 func (m *Member) RaftLeader() (id string, changed <-chan struct{}) {
 	changed = m.etcd.Server.LeaderChangedNotify() // before the leader: no change is missed
 	if lead := m.etcd.Server.Leader(); lead != 0 {

@@ -36,8 +36,8 @@ const (
 // kernel of its machine refuses a new one, because no process listens there. A replica that was unreachable from the beginning is not gone.
 func (p *Peers) Gone(ctx context.Context, id string) bool { return p.lost(ctx, id, peer.gone) }
 
-// Silent returns true when a replica has answered none of silentAfter questions in a row, although it answered an earlier one, and false when
-// ctx ends. A replica that is only busy may be silent too.
+// Silent returns true when a replica has answered none of silentAfter questions in a row, although it answered an earlier one, and false
+// when ctx ends. A replica that is only busy may be silent too.
 func (p *Peers) Silent(ctx context.Context, id string) bool { return p.lost(ctx, id, peer.silent) }
 
 // lost returns true as soon as is returns true for the connection to a replica, and false when ctx ends.

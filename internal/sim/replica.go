@@ -32,16 +32,14 @@ type replica struct {
 	future bool           // of a later version: its messages have content that is unknown here
 	unseen map[*node]bool // nodes that it is cut off from
 
-	session    *session               // of the election; nil: none
-	ttl        time.Duration          // of its present or next lease: longer after each loss
-	lengthened time.Time              // when that last changed
-	term       *term                  // while it leads
-	answers    *answering             // nil: faults are not answered
-	leader     string                 // the leader, according to its member
-	backlog    []input                // waiting for a leader
-	applied    uint64                 // revisions that its member has
-	copied     copied                 // their content
-	said       map[fault.Origin]given // to the leader
+	session *session               // of the election; nil: none
+	term    *term                  // while it leads
+	answers *answering             // nil: faults are not answered
+	leader  string                 // the leader, according to its member
+	backlog []input                // waiting for a leader
+	applied uint64                 // revisions that its member has
+	copied  copied                 // their content
+	said    map[fault.Origin]given // to the leader
 }
 
 // session is a lease in the election.
@@ -76,7 +74,6 @@ func (r *replica) start() {
 	}
 	r.become(r.tick, false)
 	r.session, r.term, r.leader, r.backlog, r.answers = nil, nil, "", nil, nil
-	r.ttl = leaseTTL
 	if r.w.responses != nil {
 		var err error
 		if r.answers, err = newAnswering(r.w.responses, r); err != nil {
@@ -154,7 +151,7 @@ func (r *replica) campaign() {
 
 // keepAlive asks the store to renew the lease.
 func (r *replica) keepAlive() {
-	s, ttl := r.session, r.ttl
+	s := r.session
 	if s == nil {
 		return
 	}
@@ -162,7 +159,7 @@ func (r *replica) keepAlive() {
 		if !r.w.store.serves(r) {
 			return
 		}
-		ok := r.w.store.keepAlive(s.rev, ttl)
+		ok := r.w.store.keepAlive(s.rev)
 		r.deliver(r.w.between(serviceDelayMin, serviceDelayMax), func() {
 			switch {
 			case r.session != s:
@@ -175,21 +172,15 @@ func (r *replica) keepAlive() {
 	})
 }
 
-// checkLease gives up a lease that was not renewed for its whole duration. It shortens a long lease that was not lost for
-// some time.
+// checkLease gives up a lease that was not renewed for its whole duration.
 func (r *replica) checkLease() {
-	switch {
-	case r.session == nil:
-	case r.w.now.Sub(r.session.heard) > r.ttl:
+	if r.session != nil && r.w.now.Sub(r.session.heard) > leaseTTL {
 		r.loseLease()
-	case r.ttl > leaseTTL && r.w.now.Sub(r.lengthened) >= shortenAfter:
-		r.ttl, r.lengthened = r.ttl/2, r.w.now
 	}
 }
 
-// loseLease ends leadership, or the candidacy, and with it all volatile state. The next lease is longer.
+// loseLease ends leadership, or the candidacy, and with it all volatile state.
 func (r *replica) loseLease() {
-	r.ttl, r.lengthened = min(2*r.ttl, maxLeaseTTL), r.w.now
 	rev := r.session.rev
 	r.session, r.term = nil, nil
 	if r.answers != nil {

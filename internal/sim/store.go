@@ -11,12 +11,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Latencies of the store. Those of leases match internal/supervisor/store, those of dials
-// internal/supervisor/replica. The others are etcd's, as internal/supervisor/embedded sets them.
+// Latencies of the store. Those of dials match internal/supervisor/replica. The others are etcd's, as internal/supervisor/embedded
+// sets them.
 const (
-	leaseTTL                 = time.Second // of a replica's first lease
-	maxLeaseTTL              = 8 * time.Second
-	shortenAfter             = 2 * time.Minute // without a loss
+	leaseTTL                 = time.Second // stands for the silence after which other replicas end a leader's term
 	keepAliveEvery           = leaseTTL / 3
 	deadlineEvery            = leaseTTL / 2 // interval at which a client checks whether its lease has expired
 	electionMin, electionMax = 500 * time.Millisecond, time.Second
@@ -33,7 +31,6 @@ type candidate struct {
 	replica *replica
 	life    uint64
 	rev     uint64 // at which it was made: the fence
-	ttl     time.Duration
 	expires time.Time
 }
 
@@ -142,7 +139,7 @@ func (s *store) becomeServing(r *replica) {
 	s.raft, s.servesFrom = r, s.w.now.Add(s.w.between(electionMin, electionMax))
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		c.expires = s.servesFrom.Add(c.ttl)
+		c.expires = s.servesFrom.Add(leaseTTL)
 		s.w.at(c.expires, s.expire)
 	}
 }
@@ -188,17 +185,17 @@ func (s *store) append(e entry) { s.log = append(s.log, e) }
 func (s *store) campaign(r *replica) (rev uint64) {
 	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool { return c.replica == r && c.life != r.life })
 	s.append(entry{})
-	s.candidates = append(s.candidates, candidate{r, r.life, s.rev(), r.ttl, s.w.now.Add(r.ttl)})
-	s.w.after(r.ttl, s.expire)
+	s.candidates = append(s.candidates, candidate{r, r.life, s.rev(), s.w.now.Add(leaseTTL)})
+	s.w.after(leaseTTL, s.expire)
 	s.announce()
 	return s.rev()
 }
 
-// keepAlive renews a lease for ttl. False: it is gone.
-func (s *store) keepAlive(rev uint64, ttl time.Duration) bool {
+// keepAlive renews a lease. False: it is gone.
+func (s *store) keepAlive(rev uint64) bool {
 	for i := range s.candidates {
 		if c := &s.candidates[i]; c.rev == rev {
-			c.ttl, c.expires = ttl, s.w.now.Add(ttl)
+			c.expires = s.w.now.Add(leaseTTL)
 			s.w.at(c.expires, s.expire)
 			return true
 		}

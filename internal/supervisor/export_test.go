@@ -27,15 +27,29 @@ func (s *Supervisor) Awareness() respond.Awareness { return awarenessOf{s.engine
 // RenewEvery sets the interval of checks for a renewed certificate. Call it before Start.
 func (s *Supervisor) RenewEvery(d time.Duration) { s.renewEvery = d }
 
-// PatientLease lets a leader keep its lease through pauses of 10 s, on a busy machine: for tests in which the lead must not move by itself.
-// A stop without a quorum, which takes a second to give up its lease, may take a minute more.
-func PatientLease(s *Supervisor) { s.leadership.leaseTTL, s.leadership.patience = 10, time.Minute }
+// PatientLease lets a leader keep its lease through pauses of 10 s, and its lead while it is silent, on a busy machine: for tests in which
+// the lead must not move by itself. A stop without a quorum, which takes a second to give up its lease, may take a minute more.
+func PatientLease(s *Supervisor) {
+	s.leadership.leaseTTL, s.leadership.patience, s.leadership.unquestioned = 10, time.Minute, true
+}
 
 // EndlessLease keeps a leader's lease for longer than any test waits.
 func EndlessLease(s *Supervisor) { s.leadership.leaseTTL, s.leadership.patience = 600, time.Minute }
 
 // StopServing ends the replica's gRPC service at once. The kernel then refuses connections to the service, as after the process's death.
 func (s *Supervisor) StopServing() { s.api.grpc.Stop() }
+
+// RaftHeldBy reports whether a replica's member leads raft, in the view of this replica's member.
+func (s *Supervisor) RaftHeldBy(id string) bool {
+	lead, _ := s.raftLead(id)
+	return lead == raftHeld
+}
+
+// TakeRaftLead makes this replica's member raft's leader.
+func (s *Supervisor) TakeRaftLead(ctx context.Context) error { return s.store.member.TakeRaftLead(ctx) }
+
+// RaftAgain sets the interval at which this replica takes raft's lead back while it leads. Call it before Start.
+func RaftAgain(d time.Duration) Option { return func(s *Supervisor) { s.leadership.raftAgain = d } }
 
 // Leads reports whether this replica leads.
 func (s *Supervisor) Leads() bool { return s.leads() }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -159,8 +160,11 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 type leadership struct {
 	leaseTTL int           // seconds; 0 means store.LeaseTTL
 	patience time.Duration // additional time for its stop; 0 except in tests
-	resign   context.CancelFunc
-	resigned chan struct{}
+	// unquestioned lets a silent leader keep its lead until its lease ends; false except in tests.
+	unquestioned bool
+	raftAgain    time.Duration // 0 means raftAgain; other values only in tests
+	resign       context.CancelFunc
+	resigned     chan struct{}
 }
 
 // start begins to campaign.
@@ -184,20 +188,46 @@ func (l *leadership) stop(ctx context.Context) error {
 	return ended(ctx, l.resigned)
 }
 
-// raftTime bounds the attempt to take the raft lead.
-const raftTime = time.Second
+const (
+	// raftTime bounds an attempt to take raft's lead.
+	raftTime = time.Second
+	// raftAgain is the default interval at which a leader takes raft's lead back. An attempt of a slow member stops commits for up to 0.5 s.
+	raftAgain = time.Minute
+)
+
+// takeRaftLead takes raft's lead for this replica's member.
+func (s *Supervisor) takeRaftLead(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, raftTime)
+	defer cancel()
+	if err := s.store.member.TakeRaftLead(ctx); err != nil {
+		s.logger.Info("raft is led by another replica: commits take one hop more, and a silence of this replica lasts as long as its lease",
+			"err", err)
+	}
+}
+
+// keepRaftLead takes raft's lead back when raft has elected another member, until ctx ends. Without raft's lead, the other replicas cannot
+// confirm the death of this replica's machine.
+func (s *Supervisor) keepRaftLead(ctx context.Context) {
+	t := time.NewTicker(cmp.Or(s.leadership.raftAgain, raftAgain))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.takeRaftLead(ctx)
+		}
+	}
+}
 
 // lead runs one term.
 func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
-	if s.store.member != nil {
-		rctx, cancel := context.WithTimeout(ctx, raftTime)
-		if err := s.store.member.TakeRaftLead(rctx); err != nil {
-			s.logger.Info("raft is led by another replica: commits take one hop more", "err", err)
-		}
-		cancel()
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
+	if s.store.member != nil {
+		s.takeRaftLead(ctx)
+		wg.Go(func() { s.keepRaftLead(ctx) })
+	}
 	wg.Go(func() { s.endDeposed(ctx, cancel, fence) })
 	run := s.engine.Lead
 	if s.federation.parent != nil {

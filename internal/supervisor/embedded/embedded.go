@@ -321,6 +321,16 @@ func (m *Member) ID() string { return m.etcd.Server.MemberID().String() }
 // QuotaBytes returns the size beyond which the store accepts no more data.
 func (m *Member) QuotaBytes() int64 { return m.etcd.Config().QuotaBackendBytes }
 
+// RaftLeader returns the id of the member that leads raft, in the view of this member, and a channel that is closed when raft elects
+// another one. The id is "" while this member knows none. It changes to another one only after a quorum of members has elected that one.
+func (m *Member) RaftLeader() (id string, changed <-chan struct{}) {
+	changed = m.etcd.Server.LeaderChangedNotify() // before the leader: no change is missed
+	if lead := m.etcd.Server.Leader(); lead != 0 {
+		id = lead.String()
+	}
+	return id, changed
+}
+
 // TakeRaftLead makes this member raft's leader, which saves a leading supervisor a hop with every commit. It
 // blocks until this succeeds or the context ends.
 func (m *Member) TakeRaftLead(ctx context.Context) error {

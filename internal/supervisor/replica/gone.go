@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/lofamo/lofamo/internal/retransmit"
 )
@@ -20,16 +23,28 @@ const (
 	dialTime = 200 * time.Millisecond
 	// dialsFor bounds the attempts after the loss.
 	dialsFor = 3 * time.Second
+
+	// questionEvery is the interval of the questions to a replica, and the time for each answer.
+	questionEvery = 200 * time.Millisecond
+	// silentAfter is the number of consecutive questions without an answer after which a replica is silent.
+	silentAfter = 3
+	// roundLate is the delay of this process's own timer from which a round without an answer does not count.
+	roundLate = 50 * time.Millisecond
 )
 
-// Gone returns true when the process of a replica is gone, and false when ctx ends. A process is gone if its open connection has ended and
-// the kernel of its machine refuses a new one, because no process listens there. A replica that is silent, unreachable from the beginning,
-// or paused is not gone.
-func (p *Peers) Gone(ctx context.Context, id string) bool {
+// Gone returns true when the process of a replica is gone, and false when ctx ends. It is gone if its open connection has ended and the
+// kernel of its machine refuses a new one, because no process listens there. A replica that was unreachable from the beginning is not gone.
+func (p *Peers) Gone(ctx context.Context, id string) bool { return p.lost(ctx, id, peer.gone) }
+
+// Silent returns true when a replica has answered none of silentAfter questions in a row, although it answered an earlier one, and false
+// when ctx ends. A replica that is only busy may be silent too.
+func (p *Peers) Silent(ctx context.Context, id string) bool { return p.lost(ctx, id, peer.silent) }
+
+// lost returns true as soon as is returns true for the connection to a replica, and false when ctx ends.
+func (p *Peers) lost(ctx context.Context, id string, is func(peer, context.Context) bool) bool {
 	for {
 		changed := p.Changed()
-		peer := p.peer(id)
-		if peer.conn != nil && peer.gone(ctx) {
+		if peer := p.peer(id); peer.conn != nil && is(peer, ctx) {
 			return true
 		}
 		select {
@@ -40,10 +55,73 @@ func (p *Peers) Gone(ctx context.Context, id string) bool {
 	}
 }
 
-// Refuses reports whether the kernel of a replica's machine refuses connections now.
-func (p *Peers) Refuses(ctx context.Context, id string) bool {
-	peer := p.peer(id)
-	return peer.conn != nil && refused(ctx, peer.addr)
+// Returns waits until a replica answers a question again, and reports whether it does before ctx ends.
+func (p *Peers) Returns(ctx context.Context, id string) bool {
+	for ctx.Err() == nil {
+		if peer := p.peer(id); peer.conn != nil && peer.answers(ctx) {
+			return true
+		}
+		pace(ctx, time.Now().Add(dialPause))
+	}
+	return false
+}
+
+// silent is Silent for one connection. It also returns false when this side closes the connection.
+func (p peer) silent(ctx context.Context) bool {
+	heard := hearing{}
+	for ctx.Err() == nil && p.conn.GetState() != connectivity.Shutdown {
+		began := time.Now()
+		answered := p.answers(ctx)
+		pace(ctx, began.Add(questionEvery))
+		if ctx.Err() == nil && heard.asked(answered, time.Since(began)) {
+			return true
+		}
+	}
+	return false
+}
+
+// hearing judges the silence of one replica.
+type hearing struct {
+	once   bool // it has answered
+	missed int  // questions without an answer since
+}
+
+// asked takes the outcome of one question and how long the round took. It reports whether the replica is silent. A round that took too long
+// proves only that this process was paused or got too little processor time.
+func (h *hearing) asked(answered bool, took time.Duration) (silent bool) {
+	switch {
+	case answered:
+		h.once, h.missed = true, 0
+	case took > questionEvery+roundLate:
+		h.missed = 0
+	case h.once:
+		h.missed++
+	}
+	return h.missed >= silentAfter
+}
+
+// answers reports whether the process of the replica answers one question within questionEvery.
+func (p peer) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, questionEvery)
+	defer cancel()
+	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	if err == nil {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return false
+	default:
+		return true // a refusal is a sign of life
+	}
+}
+
+// pace waits until a time or the end of ctx.
+func pace(ctx context.Context, until time.Time) {
+	select {
+	case <-time.After(time.Until(until)):
+	case <-ctx.Done():
+	}
 }
 
 // gone is Gone for one connection. It also returns false when this side closes the connection.

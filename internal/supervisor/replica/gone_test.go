@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/lofamo/lofamo/internal/testing/freeport"
 	"github.com/lofamo/lofamo/internal/testing/supervisortest"
@@ -25,14 +27,15 @@ type service struct {
 	conns []net.Conn // accepted
 }
 
-// serve starts a service, and returns it with peers that have a connection to it as s1.
-func serve(t *testing.T) (*service, *Peers) {
+// serve starts a service that answers questions about its health, and returns it with peers that have a connection to it as s1.
+func serve(t *testing.T, o ...grpc.ServerOption) (*service, *Peers) {
 	t.Helper()
 	ln, err := net.Listen("tcp", freeport.Addr(t).String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &service{Listener: ln, Server: grpc.NewServer()}
+	s := &service{Listener: ln, Server: grpc.NewServer(o...)}
+	healthpb.RegisterHealthServer(s, health.NewServer())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(s) }()
 	p := peersOf(t, ln.Addr().String())

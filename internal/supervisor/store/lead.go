@@ -14,37 +14,33 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
+// LeaseTTL is the time to live of an election lease, in seconds. It is long enough for a replica that gets little processor time. No other
+// replica waits for it: the replicas end the term of a leader that is gone or silent. The lease matters only if none of them can tell.
+const LeaseTTL = 8
+
+var errLost = errors.New("the election lease was lost")
+
 // retryAfter is the pause after a failed campaign or watch.
 const retryAfter = 200 * time.Millisecond
 
 // Campaigner takes part in the election for one replica.
 type Campaigner struct {
 	Client *clientv3.Client
-	ID     string // the replica's ID: the election's value
-	TTL    int    // shortest time to live of the lease, in seconds; 0 means LeaseTTL
-	// ShortenAfter is the first wait without a loss before a long lease is shortened; 0 means shortenAfter. Only tests set it.
-	ShortenAfter time.Duration
-	Logger       *slog.Logger // names the replica
+	ID     string       // the replica's ID: the election's value
+	TTL    int          // time to live of the lease, in seconds; 0 means LeaseTTL
+	Logger *slog.Logger // names the replica
 }
 
 // Run campaigns until the context ends, and calls work each time it is elected. The context of work ends when the
 // lease is lost or ctx ends. Leadership ends when work returns. Run resigns before it returns, so that another
 // replica need not wait for the lease to end.
 func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
-	ttl, wait := cmp.Or(c.TTL, LeaseTTL), cmp.Or(c.ShortenAfter, shortenAfter)
-	c.run(ctx, &leaseLength{shortest: ttl, ttl: ttl, first: wait, wait: wait}, work)
-}
-
-func (c Campaigner) run(ctx context.Context, t *leaseLength, work func(context.Context, Fence) error) {
 	waits, stood := false, false
 	for ctx.Err() == nil {
-		reached, err := c.term(ctx, t, !stood, work)
+		reached, err := c.term(ctx, !stood, work)
 		stood = stood || reached != nothing
 		if err != nil && ctx.Err() == nil {
 			c.logEnd(reached, waits, err)
-		}
-		if isLoss(err) {
-			t.lost()
 		}
 		waits = reached == nothing
 		select {
@@ -69,8 +65,6 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 	switch {
 	case r == leadership:
 		c.Logger.Warn("leadership ended", "err", err)
-	case errors.Is(err, errShorter):
-		c.Logger.Debug("candidacy ended", "err", err)
 	case r == candidacy:
 		c.Logger.Warn("candidacy ended", "err", err)
 	case waits:
@@ -84,19 +78,20 @@ func (c Campaigner) logEnd(r reached, waits bool, err error) {
 const resignTime = time.Second
 
 // term takes a lease, campaigns and leads. first is true until this process has been a candidate.
-func (c Campaigner) term(ctx context.Context, t *leaseLength, first bool, work func(context.Context, Fence) error) (r reached, err error) {
+func (c Campaigner) term(ctx context.Context, first bool, work func(context.Context, Fence) error) (r reached, err error) {
 	// The lease must outlive ctx until the replica has resigned.
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	abort := context.AfterFunc(ctx, func() { time.AfterFunc(resignTime, stop) })
 	defer abort()
-	l, ttl := &lease{leaseLength: t, logger: c.Logger, client: c.Client, id: c.ID}, time.Duration(t.ttl)*time.Second
-	if err := l.take(sctx); err != nil {
+	ttl := cmp.Or(c.TTL, LeaseTTL)
+	session, err := concurrency.NewSession(within(sctx, c.Client), concurrency.WithTTL(ttl), concurrency.WithContext(sctx))
+	if err != nil {
 		return nothing, fmt.Errorf("election lease of %s: %w", c.ID, err)
 	}
 	defer func() {
 		// Revoking the lease resigns as well.
-		if rerr := l.drop(context.WithoutCancel(ctx)); rerr != nil && err == nil {
+		if rerr := c.drop(context.WithoutCancel(ctx), session); rerr != nil && err == nil {
 			err = fmt.Errorf("resign %s: %w", c.ID, rerr)
 		}
 	}()
@@ -105,16 +100,9 @@ func (c Campaigner) term(ctx context.Context, t *leaseLength, first bool, work f
 	}
 	lctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	elected, ended := make(chan Fence, 1), make(chan struct{})
-	go func() {
-		defer close(ended)
-		cancel(l.keep(lctx, sctx, elected))
-	}()
-	defer func() {
-		cancel(nil)
-		<-ended
-	}()
-	election := concurrency.NewElection(l.session, ElectionPrefix)
+	lost := context.AfterFunc(session.Ctx(), func() { cancel(errLost) })
+	defer lost()
+	election := concurrency.NewElection(session, ElectionPrefix)
 	// Without WithRequireLeader, a member that is cut off from its quorum would hide that it is this replica's turn. After ErrNoLeader the
 	// candidate tries again with the same lease and key, for as long as the lease lasts. A new lease and a new key would add commits while
 	// etcd is overloaded.
@@ -126,12 +114,20 @@ func (c Campaigner) term(ctx context.Context, t *leaseLength, first bool, work f
 		return candidacy, err
 	}
 	fence := Fence{Key: election.Key(), Rev: election.Rev()}
-	c.Logger.Info("leading", "term", fence.Rev, "lease", ttl)
-	elected <- fence
+	c.Logger.Info("leading", "term", fence.Rev, "lease", time.Duration(ttl)*time.Second)
 	if err := work(lctx, fence); err != nil {
 		return leadership, errors.Join(err, context.Cause(lctx))
 	}
 	return leadership, context.Cause(lctx)
+}
+
+// drop revokes the lease, and so resigns. The work of the term must have ended.
+func (c Campaigner) drop(ctx context.Context, session *concurrency.Session) error {
+	ctx, cancel := context.WithTimeout(ctx, resignTime)
+	defer cancel()
+	session.Orphan()
+	_, err := c.Client.Revoke(ctx, session.Lease())
+	return err
 }
 
 // endEarlier deletes the election keys of this replica's earlier processes. These have ended, but their leases may live for seconds. If

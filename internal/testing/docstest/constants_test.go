@@ -253,7 +253,7 @@ var constants = []constant{
 		"internal/supervisor/work.go", "renewEvery = 10 * time.Second\n"},
 	{"docs/runbooks/LofamoExecutorDown.md", "restarts every two seconds",
 		"deploy/systemd/lofamo-executor.service", "RestartSec=2\n"},
-	{"docs/runbooks/LofamoNoLeader.md", "a lease of up to 8 s", "internal/supervisor/store/lease.go", "maxLeaseTTL = 8\n"},
+	{"docs/runbooks/LofamoNoLeader.md", "its lease of 8 s", "internal/supervisor/store/lead.go", "LeaseTTL = 8\n"},
 
 	{"docs/ordinary-cluster.md", "more than a quarter of all nodes disappear", "internal/supervisor/joining.go", "mostFailed = 4\n"},
 	{"docs/ordinary-cluster.md", "the supervisors wait for ten minutes", "internal/supervisor/joining.go", "stayFor = 10 * time.Minute\n"},
@@ -268,7 +268,6 @@ var constants = []constant{
 	{"docs/operations.md", "less than 288 MiB free, and one that has data with less than 4 MiB", "internal/supervisor/embedded/room.go",
 		"oldRoom = 4 << 20\n"},
 	{"docs/operations.md", "less than a sixteenth of its quota left", "internal/supervisor/embedded/space.go", "roomFraction = 16\n"},
-	{"docs/operations.md", "longer leases, up to 8 s", "internal/supervisor/store/lease.go", "maxLeaseTTL = 8\n"},
 	{"docs/operations.md", "waits (`--wait`, 5 minutes)", "internal/ctl/cluster/supervisor.go", `"wait", 5*time.Minute,`},
 	{"docs/install.md", "not back within 20 s", "internal/agent/daemon/restart.go", "restartWithin = 20 * time.Second\n"},
 	{"docs/topology.md", "no supervisor hears within 5 s", "internal/supervisor/api/join.go", "agentsWithin = 5 * time.Second\n"},

@@ -41,7 +41,8 @@ func TestAddedAlertmanagerGetsAlerts(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 	}
-	if r := targets.Do(t.Context(), jobOf("n1", 1, to("ops"))); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, `target "ops"`) {
+	r := targets.Do(t.Context(), jobOf("n1", 1, to("ops")))
+	if r.Outcome != response.Unchanged || !strings.Contains(r.Detail, `target "ops"`) {
 		t.Errorf("a missing target: %+v", r)
 	}
 	ops := notify.Target{Name: "ops", URL: "http://" + m.addr + "/api/v2/alerts", Format: notify.Alertmanager}

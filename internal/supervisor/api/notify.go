@@ -99,7 +99,8 @@ func notifyPolicies(t notify.Target) ([]*policy.Document, error) {
 		parameters += ", severity: critical"
 	}
 	names := policiesOf(t.Name)
-	one := fmt.Sprintf(notifyDocument, names[0], "One message for each incident of a node or a part that is SICK or FAILED, and one at its end.",
+	one := fmt.Sprintf(notifyDocument, names[0],
+		"One message for each incident of a node or a part that is SICK or FAILED, and one at its end.",
 		"Node", match+` && fault.state in ["SICK", "FAILED"]`, kind, parameters)
 	group := fmt.Sprintf(notifyDocument, names[1], "One message for each incident of a row, plane, block or rack, and one at its end.",
 		"Group", match, kind, parameters)
@@ -196,8 +197,8 @@ func (r *Responses) planNotify(set store.PolicySet, t notify.Target, docs []*pol
 	for _, u := range r.uses(set, t.Name) {
 		fits := !slices.ContainsFunc(u.kinds, func(k response.Kind) bool { return k != notifyKind(t.Format) })
 		if named = named || fits; !fits && !slices.Contains(policiesOf(t.Name), u.policy) {
-			return plan{}, status.Errorf(codes.FailedPrecondition, "format: given %s: policy %s names target %s in a step of another kind: change it "+
-				"first", t.Format, u.policy, t.Name)
+			return plan{}, status.Errorf(codes.FailedPrecondition, "format: given %s: policy %s names target %s in a step of another kind: "+
+				"change it first", t.Format, u.policy, t.Name)
 		}
 	}
 	if named {

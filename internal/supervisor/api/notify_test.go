@@ -25,7 +25,8 @@ const (
 
 // telling is a policy that notifies a target.
 func telling(name, target string) string {
-	return document(name, "kubernetes.taint, parameters: {key: "+name+", effect: NoSchedule}", "webhook.notify, parameters: {target: "+target+"}")
+	return document(name, "kubernetes.taint, parameters: {key: "+name+", effect: NoSchedule}",
+		"webhook.notify, parameters: {target: "+target+"}")
 }
 
 // notifying returns the service on a real store, with one configured target.

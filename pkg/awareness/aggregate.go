@@ -66,7 +66,7 @@ func (m *Machine) forget(n *node, now time.Time) {
 	old := m.clock.instant(now.Add(-max(m.window(), 2*m.cfg.HoldOff)))
 	n.stories = slices.DeleteFunc(n.stories, func(s story) bool {
 		p := &n.components[s.component]
-		if p.state == fault.Sick || p.state == fault.Failed || p.restored || s.last > old {
+		if p.state == fault.Sick || p.state == fault.Failed || p.restored || s.last > old || m.lacked(n, s) {
 			return false
 		}
 		p.flapping, p.forgotten = false, s.last != 0
@@ -75,6 +75,16 @@ func (m *Machine) forget(n *node, now time.Time) {
 	if len(n.stories) == 0 {
 		n.stories = nil
 	}
+}
+
+// lacked reports whether only the restored evidence says that the node does not have the component. The node may be dead, and never say it
+// again.
+func (m *Machine) lacked(n *node, s story) bool {
+	if n.components[s.component].state != fault.Unknown || m.said(n, fault.HalfHost, s.component) != nil ||
+		m.said(n, fault.HalfDNP, s.component) != nil {
+		return false
+	}
+	return slices.ContainsFunc(s.evidence, func(e EvidenceStatus) bool { return e.Kind == fault.KindAbsent })
 }
 
 // why returns the reason for the component's state: the recorded finding, or a fresh one if none was kept.

@@ -121,6 +121,7 @@ func asCommitted(p *component) finding {
 // node first and the nodes afterwards, because the verdict on a node's links depends on its neighbours' other links.
 func (m *Machine) publish(now time.Time) {
 	for _, n := range m.touched {
+		delete(m.discounted, n)
 		if !n.foreign {
 			m.look()
 			for c := fault.ComponentHost; c.Valid(); c++ {
@@ -217,14 +218,17 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 		return
 	case f.blank:
 		// A change of leader alone makes nothing healthy and withdraws nothing. Neither do lost messages.
-		var end time.Time
+		var losses, restored time.Time
 		if f.name != ruleRevoked {
-			end = m.lossesEnd()
+			losses = m.lossesEnd()
 		}
 		if p.restored {
-			end = fault.Later(end, m.restoredUntil())
+			restored = m.restoredUntil()
 		}
-		if now.Before(end) {
+		if end := fault.Later(losses, restored); now.Before(end) {
+			if f.state != p.state && !now.Before(restored) {
+				m.discounted[n] = true
+			}
 			n.wakeAt(end, now)
 			return
 		}

@@ -720,7 +720,10 @@ type GetSummaryResponse struct {
 	Revision    uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`       // of the map that was counted
 	Cluster     *ClusterInfo           `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`          // stale: the answer is old, and how old
 	// UNKNOWN nodes with an announced stop whose time is not over: their silence is no fault.
-	Stopped       uint32 `protobuf:"varint,9,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	Stopped uint32 `protobuf:"varint,9,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// Nodes that have lost some of their service interfaces, but not all, by their newest reports; at most 64, by rank. Only a leader knows
+	// them: a stale answer has none.
+	LostPaths     []*LostPaths `protobuf:"bytes,10,rep,name=lost_paths,json=lostPaths,proto3" json:"lost_paths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -818,6 +821,74 @@ func (x *GetSummaryResponse) GetStopped() uint32 {
 	return 0
 }
 
+func (x *GetSummaryResponse) GetLostPaths() []*LostPaths {
+	if x != nil {
+		return x.LostPaths
+	}
+	return nil
+}
+
+// LostPaths are the service interfaces of a node that do not work, while others do.
+type LostPaths struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Interfaces    []string               `protobuf:"bytes,2,rep,name=interfaces,proto3" json:"interfaces,omitempty"` // names, in the order of the node's configuration
+	Of            uint32                 `protobuf:"varint,3,opt,name=of,proto3" json:"of,omitempty"`                // number of the node's service interfaces
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostPaths) Reset() {
+	*x = LostPaths{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostPaths) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostPaths) ProtoMessage() {}
+
+func (x *LostPaths) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostPaths.ProtoReflect.Descriptor instead.
+func (*LostPaths) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *LostPaths) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LostPaths) GetInterfaces() []string {
+	if x != nil {
+		return x.Interfaces
+	}
+	return nil
+}
+
+func (x *LostPaths) GetOf() uint32 {
+	if x != nil {
+		return x.Of
+	}
+	return 0
+}
+
 // Count has the numbers of nodes or link ends by state.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -831,7 +902,7 @@ type Count struct {
 
 func (x *Count) Reset() {
 	*x = Count{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +914,7 @@ func (x *Count) String() string {
 func (*Count) ProtoMessage() {}
 
 func (x *Count) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +927,7 @@ func (x *Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Count.ProtoReflect.Descriptor instead.
 func (*Count) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Count) GetUnknown() uint32 {
@@ -899,7 +970,7 @@ type Tally struct {
 
 func (x *Tally) Reset() {
 	*x = Tally{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +982,7 @@ func (x *Tally) String() string {
 func (*Tally) ProtoMessage() {}
 
 func (x *Tally) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +995,7 @@ func (x *Tally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tally.ProtoReflect.Descriptor instead.
 func (*Tally) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Tally) GetKey() string {
@@ -960,7 +1031,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1043,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1056,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExplainRequest) GetNode() string {
@@ -1038,7 +1109,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1121,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1134,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainResponse) GetNode() string {
@@ -1187,7 +1258,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1270,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1283,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetHistoryRequest) GetNode() string {
@@ -1267,7 +1338,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1350,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1363,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetHistoryResponse) GetEvents() []*Event {
@@ -1343,7 +1414,7 @@ type TimeIn struct {
 
 func (x *TimeIn) Reset() {
 	*x = TimeIn{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1426,7 @@ func (x *TimeIn) String() string {
 func (*TimeIn) ProtoMessage() {}
 
 func (x *TimeIn) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1439,7 @@ func (x *TimeIn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeIn.ProtoReflect.Descriptor instead.
 func (*TimeIn) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TimeIn) GetState() State {
@@ -1404,7 +1475,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1487,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1500,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListReportsRequest) GetNode() string {
@@ -1464,7 +1535,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1547,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1560,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListReportsResponse) GetReports() []*ReportStatus {
@@ -1531,7 +1602,7 @@ type ReportStatus struct {
 
 func (x *ReportStatus) Reset() {
 	*x = ReportStatus{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1614,7 @@ func (x *ReportStatus) String() string {
 func (*ReportStatus) ProtoMessage() {}
 
 func (x *ReportStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1627,7 @@ func (x *ReportStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStatus.ProtoReflect.Descriptor instead.
 func (*ReportStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReportStatus) GetNode() string {
@@ -1669,7 +1740,7 @@ type ReportHop struct {
 
 func (x *ReportHop) Reset() {
 	*x = ReportHop{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1752,7 @@ func (x *ReportHop) String() string {
 func (*ReportHop) ProtoMessage() {}
 
 func (x *ReportHop) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1765,7 @@ func (x *ReportHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportHop.ProtoReflect.Descriptor instead.
 func (*ReportHop) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{23}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReportHop) GetNode() string {
@@ -1732,7 +1803,7 @@ type SenderStatus struct {
 
 func (x *SenderStatus) Reset() {
 	*x = SenderStatus{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1815,7 @@ func (x *SenderStatus) String() string {
 func (*SenderStatus) ProtoMessage() {}
 
 func (x *SenderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1828,7 @@ func (x *SenderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SenderStatus.ProtoReflect.Descriptor instead.
 func (*SenderStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{24}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SenderStatus) GetNode() string {
@@ -1807,7 +1878,7 @@ type GetBundleRequest struct {
 
 func (x *GetBundleRequest) Reset() {
 	*x = GetBundleRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1890,7 @@ func (x *GetBundleRequest) String() string {
 func (*GetBundleRequest) ProtoMessage() {}
 
 func (x *GetBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +1903,7 @@ func (x *GetBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBundleRequest.ProtoReflect.Descriptor instead.
 func (*GetBundleRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{25}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetBundleRequest) GetNode() string {
@@ -1870,7 +1941,7 @@ type GetBundleResponse struct {
 
 func (x *GetBundleResponse) Reset() {
 	*x = GetBundleResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1882,7 +1953,7 @@ func (x *GetBundleResponse) String() string {
 func (*GetBundleResponse) ProtoMessage() {}
 
 func (x *GetBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1895,7 +1966,7 @@ func (x *GetBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBundleResponse.ProtoReflect.Descriptor instead.
 func (*GetBundleResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{26}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetBundleResponse) GetProgress() *BundleProgress {
@@ -1927,7 +1998,7 @@ type BundleProgress struct {
 
 func (x *BundleProgress) Reset() {
 	*x = BundleProgress{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2010,7 @@ func (x *BundleProgress) String() string {
 func (*BundleProgress) ProtoMessage() {}
 
 func (x *BundleProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2023,7 @@ func (x *BundleProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleProgress.ProtoReflect.Descriptor instead.
 func (*BundleProgress) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{27}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *BundleProgress) GetName() string {
@@ -2019,7 +2090,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2102,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2115,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{28}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListNodesRequest) GetStates() []State {
@@ -2110,7 +2181,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2193,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2206,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{29}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2201,7 +2272,7 @@ type ClusterInfo struct {
 
 func (x *ClusterInfo) Reset() {
 	*x = ClusterInfo{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2284,7 @@ func (x *ClusterInfo) String() string {
 func (*ClusterInfo) ProtoMessage() {}
 
 func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2297,7 @@ func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterInfo.ProtoReflect.Descriptor instead.
 func (*ClusterInfo) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{30}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ClusterInfo) GetDims() string {
@@ -2334,7 +2405,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2417,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2430,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{31}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Region) GetName() string {
@@ -2407,7 +2478,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2490,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2503,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{32}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetNodeRequest) GetNode() string {
@@ -2459,7 +2530,7 @@ type ListLinksRequest struct {
 
 func (x *ListLinksRequest) Reset() {
 	*x = ListLinksRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2542,7 @@ func (x *ListLinksRequest) String() string {
 func (*ListLinksRequest) ProtoMessage() {}
 
 func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2555,7 @@ func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksRequest.ProtoReflect.Descriptor instead.
 func (*ListLinksRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{33}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListLinksRequest) GetNode() string {
@@ -2549,7 +2620,7 @@ type ListLinksResponse struct {
 
 func (x *ListLinksResponse) Reset() {
 	*x = ListLinksResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2561,7 +2632,7 @@ func (x *ListLinksResponse) String() string {
 func (*ListLinksResponse) ProtoMessage() {}
 
 func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2574,7 +2645,7 @@ func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksResponse.ProtoReflect.Descriptor instead.
 func (*ListLinksResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{34}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListLinksResponse) GetLinks() []*Link {
@@ -2625,7 +2696,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2708,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2721,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{35}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListEventsRequest) GetAfterRevision() uint64 {
@@ -2716,7 +2787,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2728,7 +2799,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2741,7 +2812,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{36}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2788,7 +2859,7 @@ type ListSupervisorsRequest struct {
 
 func (x *ListSupervisorsRequest) Reset() {
 	*x = ListSupervisorsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +2871,7 @@ func (x *ListSupervisorsRequest) String() string {
 func (*ListSupervisorsRequest) ProtoMessage() {}
 
 func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +2884,7 @@ func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsRequest.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{37}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{38}
 }
 
 // ListSupervisorsResponse is the answering replica's view; each supervisor reports its own alarms.
@@ -2826,7 +2897,7 @@ type ListSupervisorsResponse struct {
 
 func (x *ListSupervisorsResponse) Reset() {
 	*x = ListSupervisorsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +2909,7 @@ func (x *ListSupervisorsResponse) String() string {
 func (*ListSupervisorsResponse) ProtoMessage() {}
 
 func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +2922,7 @@ func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsResponse.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{38}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListSupervisorsResponse) GetSupervisors() []*Supervisor {
@@ -2887,7 +2958,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +2970,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +2983,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{39}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchRequest) GetAfterRevision() uint64 {
@@ -2978,7 +3049,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3061,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3074,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{40}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchResponse) GetEvents() []*Event {
@@ -3076,7 +3147,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"J\n" +
 	"\x11GetSummaryRequest\x12\x0e\n" +
 	"\x02by\x18\x01 \x03(\tR\x02by\x12%\n" +
-	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xc4\x02\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xf9\x02\n" +
 	"\x12GetSummaryResponse\x12&\n" +
 	"\x05nodes\x18\x01 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\x12&\n" +
 	"\x05links\x18\x02 \x01(\v2\x10.lofamo.v1.CountR\x05links\x12 \n" +
@@ -3086,7 +3157,16 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\vmaintenance\x18\x06 \x01(\rR\vmaintenance\x12\x1a\n" +
 	"\brevision\x18\a \x01(\x04R\brevision\x120\n" +
 	"\acluster\x18\b \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x12\x18\n" +
-	"\astopped\x18\t \x01(\rR\astopped\"e\n" +
+	"\astopped\x18\t \x01(\rR\astopped\x123\n" +
+	"\n" +
+	"lost_paths\x18\n" +
+	" \x03(\v2\x14.lofamo.v1.LostPathsR\tlostPaths\"O\n" +
+	"\tLostPaths\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
+	"\n" +
+	"interfaces\x18\x02 \x03(\tR\n" +
+	"interfaces\x12\x0e\n" +
+	"\x02of\x18\x03 \x01(\rR\x02of\"e\n" +
 	"\x05Count\x12\x18\n" +
 	"\aunknown\x18\x01 \x01(\rR\aunknown\x12\x16\n" +
 	"\x06normal\x18\x02 \x01(\rR\x06normal\x12\x12\n" +
@@ -3302,7 +3382,7 @@ func file_lofamo_v1_fault_supervisor_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescData
 }
 
-var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
 	(*Topology)(nil),                    // 0: lofamo.v1.Topology
 	(*TopologyNode)(nil),                // 1: lofamo.v1.TopologyNode
@@ -3317,158 +3397,160 @@ var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
 	(*ListGroupsResponse)(nil),          // 10: lofamo.v1.ListGroupsResponse
 	(*GetSummaryRequest)(nil),           // 11: lofamo.v1.GetSummaryRequest
 	(*GetSummaryResponse)(nil),          // 12: lofamo.v1.GetSummaryResponse
-	(*Count)(nil),                       // 13: lofamo.v1.Count
-	(*Tally)(nil),                       // 14: lofamo.v1.Tally
-	(*ExplainRequest)(nil),              // 15: lofamo.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 16: lofamo.v1.ExplainResponse
-	(*GetHistoryRequest)(nil),           // 17: lofamo.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),          // 18: lofamo.v1.GetHistoryResponse
-	(*TimeIn)(nil),                      // 19: lofamo.v1.TimeIn
-	(*ListReportsRequest)(nil),          // 20: lofamo.v1.ListReportsRequest
-	(*ListReportsResponse)(nil),         // 21: lofamo.v1.ListReportsResponse
-	(*ReportStatus)(nil),                // 22: lofamo.v1.ReportStatus
-	(*ReportHop)(nil),                   // 23: lofamo.v1.ReportHop
-	(*SenderStatus)(nil),                // 24: lofamo.v1.SenderStatus
-	(*GetBundleRequest)(nil),            // 25: lofamo.v1.GetBundleRequest
-	(*GetBundleResponse)(nil),           // 26: lofamo.v1.GetBundleResponse
-	(*BundleProgress)(nil),              // 27: lofamo.v1.BundleProgress
-	(*ListNodesRequest)(nil),            // 28: lofamo.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),           // 29: lofamo.v1.ListNodesResponse
-	(*ClusterInfo)(nil),                 // 30: lofamo.v1.ClusterInfo
-	(*Region)(nil),                      // 31: lofamo.v1.Region
-	(*GetNodeRequest)(nil),              // 32: lofamo.v1.GetNodeRequest
-	(*ListLinksRequest)(nil),            // 33: lofamo.v1.ListLinksRequest
-	(*ListLinksResponse)(nil),           // 34: lofamo.v1.ListLinksResponse
-	(*ListEventsRequest)(nil),           // 35: lofamo.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 36: lofamo.v1.ListEventsResponse
-	(*ListSupervisorsRequest)(nil),      // 37: lofamo.v1.ListSupervisorsRequest
-	(*ListSupervisorsResponse)(nil),     // 38: lofamo.v1.ListSupervisorsResponse
-	(*WatchRequest)(nil),                // 39: lofamo.v1.WatchRequest
-	(*WatchResponse)(nil),               // 40: lofamo.v1.WatchResponse
-	nil,                                 // 41: lofamo.v1.TopologyNode.LabelsEntry
-	(*durationpb.Duration)(nil),         // 42: google.protobuf.Duration
-	(*Maintenance)(nil),                 // 43: lofamo.v1.Maintenance
-	(*Group)(nil),                       // 44: lofamo.v1.Group
-	(State)(0),                          // 45: lofamo.v1.State
-	(Cause)(0),                          // 46: lofamo.v1.Cause
-	(*timestamppb.Timestamp)(nil),       // 47: google.protobuf.Timestamp
-	(*Evidence)(nil),                    // 48: lofamo.v1.Evidence
-	(*Event)(nil),                       // 49: lofamo.v1.Event
-	(Path)(0),                           // 50: lofamo.v1.Path
-	(*DeliveryStatus)(nil),              // 51: lofamo.v1.DeliveryStatus
-	(*Node)(nil),                        // 52: lofamo.v1.Node
-	(*Link)(nil),                        // 53: lofamo.v1.Link
-	(*Supervisor)(nil),                  // 54: lofamo.v1.Supervisor
-	(*ListIncidentsRequest)(nil),        // 55: lofamo.v1.ListIncidentsRequest
-	(*GetIncidentRequest)(nil),          // 56: lofamo.v1.GetIncidentRequest
-	(*WatchIncidentsRequest)(nil),       // 57: lofamo.v1.WatchIncidentsRequest
-	(*AcknowledgeIncidentRequest)(nil),  // 58: lofamo.v1.AcknowledgeIncidentRequest
-	(*ListIncidentsResponse)(nil),       // 59: lofamo.v1.ListIncidentsResponse
-	(*Incident)(nil),                    // 60: lofamo.v1.Incident
-	(*WatchIncidentsResponse)(nil),      // 61: lofamo.v1.WatchIncidentsResponse
-	(*AcknowledgeIncidentResponse)(nil), // 62: lofamo.v1.AcknowledgeIncidentResponse
+	(*LostPaths)(nil),                   // 13: lofamo.v1.LostPaths
+	(*Count)(nil),                       // 14: lofamo.v1.Count
+	(*Tally)(nil),                       // 15: lofamo.v1.Tally
+	(*ExplainRequest)(nil),              // 16: lofamo.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 17: lofamo.v1.ExplainResponse
+	(*GetHistoryRequest)(nil),           // 18: lofamo.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),          // 19: lofamo.v1.GetHistoryResponse
+	(*TimeIn)(nil),                      // 20: lofamo.v1.TimeIn
+	(*ListReportsRequest)(nil),          // 21: lofamo.v1.ListReportsRequest
+	(*ListReportsResponse)(nil),         // 22: lofamo.v1.ListReportsResponse
+	(*ReportStatus)(nil),                // 23: lofamo.v1.ReportStatus
+	(*ReportHop)(nil),                   // 24: lofamo.v1.ReportHop
+	(*SenderStatus)(nil),                // 25: lofamo.v1.SenderStatus
+	(*GetBundleRequest)(nil),            // 26: lofamo.v1.GetBundleRequest
+	(*GetBundleResponse)(nil),           // 27: lofamo.v1.GetBundleResponse
+	(*BundleProgress)(nil),              // 28: lofamo.v1.BundleProgress
+	(*ListNodesRequest)(nil),            // 29: lofamo.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),           // 30: lofamo.v1.ListNodesResponse
+	(*ClusterInfo)(nil),                 // 31: lofamo.v1.ClusterInfo
+	(*Region)(nil),                      // 32: lofamo.v1.Region
+	(*GetNodeRequest)(nil),              // 33: lofamo.v1.GetNodeRequest
+	(*ListLinksRequest)(nil),            // 34: lofamo.v1.ListLinksRequest
+	(*ListLinksResponse)(nil),           // 35: lofamo.v1.ListLinksResponse
+	(*ListEventsRequest)(nil),           // 36: lofamo.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 37: lofamo.v1.ListEventsResponse
+	(*ListSupervisorsRequest)(nil),      // 38: lofamo.v1.ListSupervisorsRequest
+	(*ListSupervisorsResponse)(nil),     // 39: lofamo.v1.ListSupervisorsResponse
+	(*WatchRequest)(nil),                // 40: lofamo.v1.WatchRequest
+	(*WatchResponse)(nil),               // 41: lofamo.v1.WatchResponse
+	nil,                                 // 42: lofamo.v1.TopologyNode.LabelsEntry
+	(*durationpb.Duration)(nil),         // 43: google.protobuf.Duration
+	(*Maintenance)(nil),                 // 44: lofamo.v1.Maintenance
+	(*Group)(nil),                       // 45: lofamo.v1.Group
+	(State)(0),                          // 46: lofamo.v1.State
+	(Cause)(0),                          // 47: lofamo.v1.Cause
+	(*timestamppb.Timestamp)(nil),       // 48: google.protobuf.Timestamp
+	(*Evidence)(nil),                    // 49: lofamo.v1.Evidence
+	(*Event)(nil),                       // 50: lofamo.v1.Event
+	(Path)(0),                           // 51: lofamo.v1.Path
+	(*DeliveryStatus)(nil),              // 52: lofamo.v1.DeliveryStatus
+	(*Node)(nil),                        // 53: lofamo.v1.Node
+	(*Link)(nil),                        // 54: lofamo.v1.Link
+	(*Supervisor)(nil),                  // 55: lofamo.v1.Supervisor
+	(*ListIncidentsRequest)(nil),        // 56: lofamo.v1.ListIncidentsRequest
+	(*GetIncidentRequest)(nil),          // 57: lofamo.v1.GetIncidentRequest
+	(*WatchIncidentsRequest)(nil),       // 58: lofamo.v1.WatchIncidentsRequest
+	(*AcknowledgeIncidentRequest)(nil),  // 59: lofamo.v1.AcknowledgeIncidentRequest
+	(*ListIncidentsResponse)(nil),       // 60: lofamo.v1.ListIncidentsResponse
+	(*Incident)(nil),                    // 61: lofamo.v1.Incident
+	(*WatchIncidentsResponse)(nil),      // 62: lofamo.v1.WatchIncidentsResponse
+	(*AcknowledgeIncidentResponse)(nil), // 63: lofamo.v1.AcknowledgeIncidentResponse
 }
 var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	1,  // 0: lofamo.v1.Topology.nodes:type_name -> lofamo.v1.TopologyNode
-	41, // 1: lofamo.v1.TopologyNode.labels:type_name -> lofamo.v1.TopologyNode.LabelsEntry
+	42, // 1: lofamo.v1.TopologyNode.labels:type_name -> lofamo.v1.TopologyNode.LabelsEntry
 	0,  // 2: lofamo.v1.ApplyTopologyRequest.topology:type_name -> lofamo.v1.Topology
 	0,  // 3: lofamo.v1.ApplyTopologyResponse.topology:type_name -> lofamo.v1.Topology
-	42, // 4: lofamo.v1.SetMaintenanceRequest.duration:type_name -> google.protobuf.Duration
-	43, // 5: lofamo.v1.SetMaintenanceResponse.maintenance:type_name -> lofamo.v1.Maintenance
-	44, // 6: lofamo.v1.ListGroupsResponse.groups:type_name -> lofamo.v1.Group
-	30, // 7: lofamo.v1.ListGroupsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	13, // 8: lofamo.v1.GetSummaryResponse.nodes:type_name -> lofamo.v1.Count
-	13, // 9: lofamo.v1.GetSummaryResponse.links:type_name -> lofamo.v1.Count
-	14, // 10: lofamo.v1.GetSummaryResponse.by:type_name -> lofamo.v1.Tally
-	30, // 11: lofamo.v1.GetSummaryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	13, // 12: lofamo.v1.Tally.nodes:type_name -> lofamo.v1.Count
-	45, // 13: lofamo.v1.ExplainResponse.state:type_name -> lofamo.v1.State
-	46, // 14: lofamo.v1.ExplainResponse.cause:type_name -> lofamo.v1.Cause
-	47, // 15: lofamo.v1.ExplainResponse.since:type_name -> google.protobuf.Timestamp
-	48, // 16: lofamo.v1.ExplainResponse.evidence:type_name -> lofamo.v1.Evidence
-	44, // 17: lofamo.v1.ExplainResponse.groups:type_name -> lofamo.v1.Group
-	30, // 18: lofamo.v1.ExplainResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	43, // 19: lofamo.v1.ExplainResponse.maintenance:type_name -> lofamo.v1.Maintenance
-	47, // 20: lofamo.v1.GetHistoryRequest.since:type_name -> google.protobuf.Timestamp
-	49, // 21: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
-	19, // 22: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
-	47, // 23: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
-	30, // 24: lofamo.v1.GetHistoryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	45, // 25: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
-	42, // 26: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
-	22, // 27: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
-	24, // 28: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
-	50, // 29: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
-	23, // 30: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
-	42, // 31: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
-	42, // 32: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
-	42, // 33: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
-	42, // 34: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
-	51, // 35: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
-	42, // 36: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
-	27, // 37: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
-	45, // 38: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
-	52, // 39: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
-	30, // 40: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	42, // 41: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
-	42, // 42: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
-	42, // 43: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
-	31, // 44: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
-	42, // 45: lofamo.v1.ClusterInfo.dpu_half_bound:type_name -> google.protobuf.Duration
-	45, // 46: lofamo.v1.Region.state:type_name -> lofamo.v1.State
-	42, // 47: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
-	45, // 48: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
-	53, // 49: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
-	30, // 50: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	49, // 51: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
-	30, // 52: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	54, // 53: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
-	49, // 54: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
-	28, // 55: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
-	32, // 56: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
-	33, // 57: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
-	9,  // 58: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
-	55, // 59: lofamo.v1.FaultSupervisor.ListIncidents:input_type -> lofamo.v1.ListIncidentsRequest
-	56, // 60: lofamo.v1.FaultSupervisor.GetIncident:input_type -> lofamo.v1.GetIncidentRequest
-	57, // 61: lofamo.v1.FaultSupervisor.WatchIncidents:input_type -> lofamo.v1.WatchIncidentsRequest
-	58, // 62: lofamo.v1.FaultSupervisor.AcknowledgeIncident:input_type -> lofamo.v1.AcknowledgeIncidentRequest
-	11, // 63: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
-	15, // 64: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
-	35, // 65: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	17, // 66: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
-	37, // 67: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	39, // 68: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	5,  // 69: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
-	7,  // 70: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
-	2,  // 71: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
-	3,  // 72: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
-	20, // 73: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
-	25, // 74: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
-	29, // 75: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	52, // 76: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	34, // 77: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	10, // 78: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
-	59, // 79: lofamo.v1.FaultSupervisor.ListIncidents:output_type -> lofamo.v1.ListIncidentsResponse
-	60, // 80: lofamo.v1.FaultSupervisor.GetIncident:output_type -> lofamo.v1.Incident
-	61, // 81: lofamo.v1.FaultSupervisor.WatchIncidents:output_type -> lofamo.v1.WatchIncidentsResponse
-	62, // 82: lofamo.v1.FaultSupervisor.AcknowledgeIncident:output_type -> lofamo.v1.AcknowledgeIncidentResponse
-	12, // 83: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
-	16, // 84: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
-	36, // 85: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	18, // 86: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
-	38, // 87: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	40, // 88: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	6,  // 89: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
-	8,  // 90: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
-	0,  // 91: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
-	4,  // 92: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
-	21, // 93: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
-	26, // 94: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
-	75, // [75:95] is the sub-list for method output_type
-	55, // [55:75] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	43, // 4: lofamo.v1.SetMaintenanceRequest.duration:type_name -> google.protobuf.Duration
+	44, // 5: lofamo.v1.SetMaintenanceResponse.maintenance:type_name -> lofamo.v1.Maintenance
+	45, // 6: lofamo.v1.ListGroupsResponse.groups:type_name -> lofamo.v1.Group
+	31, // 7: lofamo.v1.ListGroupsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	14, // 8: lofamo.v1.GetSummaryResponse.nodes:type_name -> lofamo.v1.Count
+	14, // 9: lofamo.v1.GetSummaryResponse.links:type_name -> lofamo.v1.Count
+	15, // 10: lofamo.v1.GetSummaryResponse.by:type_name -> lofamo.v1.Tally
+	31, // 11: lofamo.v1.GetSummaryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	13, // 12: lofamo.v1.GetSummaryResponse.lost_paths:type_name -> lofamo.v1.LostPaths
+	14, // 13: lofamo.v1.Tally.nodes:type_name -> lofamo.v1.Count
+	46, // 14: lofamo.v1.ExplainResponse.state:type_name -> lofamo.v1.State
+	47, // 15: lofamo.v1.ExplainResponse.cause:type_name -> lofamo.v1.Cause
+	48, // 16: lofamo.v1.ExplainResponse.since:type_name -> google.protobuf.Timestamp
+	49, // 17: lofamo.v1.ExplainResponse.evidence:type_name -> lofamo.v1.Evidence
+	45, // 18: lofamo.v1.ExplainResponse.groups:type_name -> lofamo.v1.Group
+	31, // 19: lofamo.v1.ExplainResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	44, // 20: lofamo.v1.ExplainResponse.maintenance:type_name -> lofamo.v1.Maintenance
+	48, // 21: lofamo.v1.GetHistoryRequest.since:type_name -> google.protobuf.Timestamp
+	50, // 22: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
+	20, // 23: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
+	48, // 24: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
+	31, // 25: lofamo.v1.GetHistoryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	46, // 26: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
+	43, // 27: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
+	23, // 28: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
+	25, // 29: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
+	51, // 30: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
+	24, // 31: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
+	43, // 32: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
+	43, // 33: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
+	43, // 34: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
+	43, // 35: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
+	52, // 36: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
+	43, // 37: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
+	28, // 38: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
+	46, // 39: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
+	53, // 40: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
+	31, // 41: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	43, // 42: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
+	43, // 43: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
+	43, // 44: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
+	32, // 45: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
+	43, // 46: lofamo.v1.ClusterInfo.dpu_half_bound:type_name -> google.protobuf.Duration
+	46, // 47: lofamo.v1.Region.state:type_name -> lofamo.v1.State
+	43, // 48: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
+	46, // 49: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
+	54, // 50: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
+	31, // 51: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	50, // 52: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
+	31, // 53: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	55, // 54: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
+	50, // 55: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
+	29, // 56: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
+	33, // 57: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
+	34, // 58: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
+	9,  // 59: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
+	56, // 60: lofamo.v1.FaultSupervisor.ListIncidents:input_type -> lofamo.v1.ListIncidentsRequest
+	57, // 61: lofamo.v1.FaultSupervisor.GetIncident:input_type -> lofamo.v1.GetIncidentRequest
+	58, // 62: lofamo.v1.FaultSupervisor.WatchIncidents:input_type -> lofamo.v1.WatchIncidentsRequest
+	59, // 63: lofamo.v1.FaultSupervisor.AcknowledgeIncident:input_type -> lofamo.v1.AcknowledgeIncidentRequest
+	11, // 64: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
+	16, // 65: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
+	36, // 66: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	18, // 67: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
+	38, // 68: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	40, // 69: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	5,  // 70: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
+	7,  // 71: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
+	2,  // 72: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
+	3,  // 73: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
+	21, // 74: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	26, // 75: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	30, // 76: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	53, // 77: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	35, // 78: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	10, // 79: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
+	60, // 80: lofamo.v1.FaultSupervisor.ListIncidents:output_type -> lofamo.v1.ListIncidentsResponse
+	61, // 81: lofamo.v1.FaultSupervisor.GetIncident:output_type -> lofamo.v1.Incident
+	62, // 82: lofamo.v1.FaultSupervisor.WatchIncidents:output_type -> lofamo.v1.WatchIncidentsResponse
+	63, // 83: lofamo.v1.FaultSupervisor.AcknowledgeIncident:output_type -> lofamo.v1.AcknowledgeIncidentResponse
+	12, // 84: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
+	17, // 85: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
+	37, // 86: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	19, // 87: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
+	39, // 88: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	41, // 89: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	6,  // 90: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
+	8,  // 91: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
+	0,  // 92: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
+	4,  // 93: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
+	22, // 94: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	27, // 95: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	76, // [76:96] is the sub-list for method output_type
+	56, // [56:76] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_fault_supervisor_proto_init() }
@@ -3484,7 +3566,7 @@ func file_lofamo_v1_fault_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_fault_supervisor_proto_rawDesc), len(file_lofamo_v1_fault_supervisor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -56,6 +56,14 @@ func overBudget(h halfHealth) bool { return h.GetProcessor().GetBudgetLevel() > 
 // notRealtime reports whether a half lacks real-time scheduling, by a report that is not old.
 func notRealtime(h halfHealth) bool { return h.GetProcessor().GetNotRealtime() && !h.GetOld() }
 
+// lostPaths names the service interfaces that a node has lost, by a report that is not old; empty: none.
+func lostPaths(n *lofamov1.Node) string {
+	if n.GetDeliveryOld() {
+		return ""
+	}
+	return Printable(servicenet.LostPathsWords(servicenet.LostPaths(n.GetDelivery())))
+}
+
 // stoppedFor returns the remark on an announced stop.
 func stoppedFor(s *lofamov1.Stopped) string {
 	if s.GetReason() == fault.StopDaemon.String() {
@@ -93,6 +101,7 @@ func notes(n *lofamov1.Node) []string {
 	} else if len(all) == 1 {
 		add(true, all[0].name+" not real-time")
 	}
+	add(lostPaths(n) != "", lostPaths(n))
 	add(n.GetInferred(), "inferred dead")
 	add(n.GetUnreachable(), "unreachable")
 	add(n.GetSingleWitness(), "single witness")
@@ -351,6 +360,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 		add(overBudget(h), "Processor", "its "+h.name+" half "+servicenet.BudgetWords(h.GetProcessor()))
 		add(notRealtime(h), "Scheduling", "its "+h.name+" half "+servicenet.RealtimeWords(h.GetProcessor()))
 	}
+	add(lostPaths(n) != "", "Service", lostPaths(n))
 	for _, w := range n.GetWarnings() {
 		add(true, "Warning", Warning(w))
 	}

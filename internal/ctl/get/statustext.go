@@ -96,6 +96,7 @@ func (st *clusterStatus) broken() []string {
 	add(c.GetVerdictsHeld() != "", "verdicts are held back")
 	silent := int(st.summary.GetNodes().GetUnknown()) - int(st.summary.GetStopped())
 	add(silent > 0, fault.Plural(silent, "node")+" UNKNOWN")
+	add(len(st.summary.GetLostPaths()) > 0, fault.Plural(len(st.summary.GetLostPaths()), "node")+" with a lost service path")
 	return parts
 }
 
@@ -405,6 +406,14 @@ func (st *clusterStatus) printCluster(a *command.App) {
 	}
 	if n := st.summary.GetWarnings(); n > 0 {
 		line("warnings", "%d: lofamoctl get nodes --not-normal --with-parts", n)
+	}
+	lost := st.summary.GetLostPaths()
+	for i, l := range lost[:min(len(lost), statusRows)] {
+		line([]string{"service paths", ""}[min(i, 1)], "%s has %s", l.GetNode(),
+			command.Printable(servicenet.LostPathsWords(l.GetInterfaces(), int(l.GetOf()))))
+	}
+	if more := len(lost) - statusRows; more > 0 {
+		line("", "%d more: lofamoctl get nodes", more)
 	}
 	for _, m := range st.missing {
 		line("not here", "%s", command.Printable(m))

@@ -28,6 +28,22 @@ func TestNextCommandsOfParentAreAccepted(t *testing.T) {
 	}
 }
 
+// TestStatusNamesLostServicePath: a node that has lost one of two service interfaces is no incident, but something is broken.
+func TestStatusNamesLostServicePath(t *testing.T) {
+	var out strings.Builder
+	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC, Stdout: &out}}
+	st := &clusterStatus{summary: &lofamov1.GetSummaryResponse{Cluster: &lofamov1.ClusterInfo{Leader: "s1"},
+		LostPaths: []*lofamov1.LostPaths{{Node: "n2", Interfaces: []string{"eth0"}, Of: 2}}}}
+	if err := st.text(a); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"1 node with a lost service path\n", "service paths   n2 has 1 of 2 service paths left: eth0 is down\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, out.String())
+		}
+	}
+}
+
 // TestRecoveringIncidentSaysWhenItCloses: the text about a RECOVERING incident says when it closes.
 func TestRecoveringIncidentSaysWhenItCloses(t *testing.T) {
 	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}

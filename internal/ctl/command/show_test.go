@@ -72,7 +72,7 @@ func TestLostServicePathInTables(t *testing.T) {
 		t.Errorf("%q: want %q", rows, want)
 	}
 	n.DeliveryOld = true
-	if notes, more := notes(n), nodeNotes(a, n); len(notes)+len(more) > 0 {
+	if notes, more := notes(n, torusWords), nodeNotes(a, n); len(notes)+len(more) > 0 {
 		t.Errorf("of an old report: %q, %q", notes, more)
 	}
 }

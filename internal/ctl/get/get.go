@@ -158,6 +158,9 @@ func getNodeCommand(a *command.App) *cobra.Command {
 	o := command.GetFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return command.Query(a, cmd, "get node "+args[0], o, func(ctx context.Context, s command.Session) (*lofamov1.Node, error) {
+			if !o.Format.Structured() {
+				a.LearnCluster(ctx, s)
+			}
 			return s.GetNode(ctx, args[0])
 		}, func(n *lofamov1.Node) error {
 			return command.PrintNode(a, n, o.Format == command.FormatWide)

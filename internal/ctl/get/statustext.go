@@ -103,9 +103,9 @@ func (st *clusterStatus) broken() []string {
 // printFull prints one incident: the questions of an operator, each with its answer.
 func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 	line := func(name, format string, args ...any) { a.Printf("  %-13s %s\n", name, fmt.Sprintf(format, args...)) }
-	a.Printf("%s %s %s: %s\n", in.GetState(), in.GetSeverity(), in.GetId(), command.Printable(in.GetSummary()))
+	a.Printf("%s %s %s: %s\n", in.GetState(), in.GetSeverity(), in.GetId(), Summary(in, a.Words()))
 	line("since", "%s, %s ago%s", a.Clock(in.GetSince()), a.Since(in.GetSince()), returned(in))
-	line("cause", "%s", causeInWords(in, command.WordsOf(st.summary.GetCluster())))
+	line("cause", "%s", causeInWords(in, a.Words()))
 	if in.GetVerdict().GetSingleWitness() {
 		line("", "single witness: no destructive response rests on this verdict")
 	}
@@ -343,7 +343,11 @@ func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 			subject += " " + in.GetComponent()
 		}
 	}
-	out = append(out, "lofamoctl explain "+subject)
+	if words := command.WordsOf(st.summary.GetCluster()); words.Group(subject) != subject {
+		out = append(out, keeper+"get incidents "+id) // the id of the group says nothing to the readers
+	} else {
+		out = append(out, "lofamoctl explain "+subject)
+	}
 	if in.GetComponent() == "node" && in.GetFault() == lofamov1.State_FAILED && in.GetGroup() == "" && region == "" {
 		out = append(out, "if the machine does not come back: lofamoctl node leave "+subject+" --forget")
 	}

@@ -233,6 +233,7 @@ func (m *topModel) load(l topLoaded) {
 	if m.torus = torus; torus.Dims.Places() == 0 { // no node has joined yet
 		m.torus = nil
 	}
+	m.app.Learn(l.nodes.GetCluster())
 	m.nodes, m.odd, m.groups, m.marked = make(map[string]*lofamov1.Node,
 		len(l.nodes.GetNodes())), make(map[string]*lofamov1.Node), make(map[string]*lofamov1.Group), make(map[string]bool)
 	m.nodeCounts, m.linkCounts, m.placed = make(map[lofamov1.State]int), make(map[lofamov1.State]int), 0

@@ -329,7 +329,7 @@ func (m *topModel) incidentLine() string {
 	if len(m.incidents) == 1 {
 		of = ""
 	}
-	root := get.Where(worst)
+	root := get.Where(worst, m.app.Words())
 	if c := worst.GetComponent(); c != "node" && c != "group" {
 		root = c + " of " + root
 	}

@@ -261,6 +261,10 @@ func (m *topModel) load(l topLoaded) {
 	if m.torus == nil || m.torus.Dims.Box().Check(m.at) != nil {
 		m.at = grid.Coord{}
 	}
+	if m.torus != nil && !m.app.Words().Torus() { // which has a node chosen, never an empty place
+		all := m.torus.InTiles(m.cluster)
+		m.lookAt(all[m.tile(all)].GetId())
+	}
 }
 
 // noteNode updates the data derived from a node.

@@ -400,6 +400,9 @@ func (m *topModel) footer() string {
 		return m.notice
 	}
 	keys := "q quit  ? help  tab pane  z alone  / filter  enter why  [ ] plane  n next fault"
+	if !m.app.Words().Torus() {
+		keys = strings.Replace(keys, "[ ] plane  ", "", 1)
+	}
 	if m.focus == paneResponses {
 		keys = "q quit  ? help  tab pane  z alone  / filter  enter steps  a approve  d deny"
 	}

@@ -489,39 +489,6 @@ func BudgetWords(p *lofamov1.ProcessorTime) string {
 	return fmt.Sprintf("is over its processor budget and sends or makes fewer %s (level %d)%s", work, p.GetBudgetLevel(), used)
 }
 
-// directRail begins the names of rails that are service interfaces: "direct/INTERFACE".
-const directRail = "direct/"
-
-// LostPaths returns the service interfaces of a node that do not work, and the number of all, if at least one still works; nil: none, or
-// the node fails on the service network as a whole.
-func LostPaths(d *lofamov1.DeliveryStatus) (lost []string, of int) {
-	for _, r := range d.GetRails() {
-		name, direct := strings.CutPrefix(r.GetName(), directRail)
-		if !direct {
-			continue
-		}
-		if of++; r.GetDown() {
-			lost = append(lost, name)
-		}
-	}
-	if len(lost) == 0 || len(lost) == of {
-		return nil, 0
-	}
-	return lost, of
-}
-
-// LostPathsWords describes lost service interfaces for people: "1 of 2 service paths left: eth0 is down"; empty: none is lost.
-func LostPathsWords(lost []string, of int) string {
-	if len(lost) == 0 {
-		return ""
-	}
-	are := " is down"
-	if len(lost) > 1 {
-		are = " are down"
-	}
-	return fmt.Sprintf("%d of %d service paths left: %s%s", of-len(lost), of, strings.Join(lost, ", "), are)
-}
-
 // RealtimeWords describes for people that a half lacks real-time scheduling, with the remedies; empty: it does not.
 func RealtimeWords(p *lofamov1.ProcessorTime) string {
 	if !p.GetNotRealtime() {

@@ -831,7 +831,7 @@ func (x *GetSummaryResponse) GetLostPaths() []*LostPaths {
 // LostPaths are the service interfaces of a node that do not work, while others do.
 type LostPaths struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`             // id
 	Interfaces    []string               `protobuf:"bytes,2,rep,name=interfaces,proto3" json:"interfaces,omitempty"` // names, in the order of the node's configuration
 	Of            uint32                 `protobuf:"varint,3,opt,name=of,proto3" json:"of,omitempty"`                // number of the node's service interfaces
 	unknownFields protoimpl.UnknownFields

@@ -225,7 +225,9 @@ func TestPlacesOfRegion(t *testing.T) {
 
 // TestChangesOfOrdinaryClusterNameNoPlaces: people whose nodes have enrolled have no torus. A change to or from a torus names its places.
 func TestChangesOfOrdinaryClusterNameNoPlaces(t *testing.T) {
-	node := func(id fault.NodeID, x int, proved bool) Node { return Node{ID: id, Coord: grid.Coord{X: x}, Proved: proved} }
+	node := func(id fault.NodeID, x int, proved bool) Node {
+		return Node{ID: id, Coord: grid.Coord{X: x}, Proved: proved}
+	}
 	of := func(x int, nodes ...Node) *Topology { return New(grid.Dims{X: x, Y: 1, Z: 1}, nodes, nil, 1) }
 	spare := Node{ID: "c", Spare: true, Proved: true}
 	for _, tc := range []struct {

@@ -367,8 +367,8 @@ func TestLostMessagesAreNoSilence(t *testing.T) {
 	}
 }
 
-// TestLossesHoldOnlySilentNodes: losses hold back nothing while every node is heard, and no longer than a node is silent. The nodes that a new
-// leader has yet to hear are not held because of losses.
+// TestLossesHoldOnlySilentNodes: losses hold back nothing while every node is heard, and no longer than a node is silent. The nodes that a
+// new leader has yet to hear are not held because of losses.
 func TestLossesHoldOnlySilentNodes(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
 	lose := func(lost bool, ids ...fault.NodeID) {

@@ -21,8 +21,8 @@ func (m *topModel) mapWidth() int {
 	return max(34, m.torus.DrawStyles()[0].Across(m.torus.Dims.X))
 }
 
-// mapPane draws the tiles of an ordinary cluster, or planes of the torus: like `lofamoctl map` if there is room, else one character per node,
-// around the chosen one.
+// mapPane draws the tiles of an ordinary cluster, or planes of the torus: like `lofamoctl map` if there is room, else one character per
+// node, around the chosen one.
 func (m *topModel) mapPane(w, h int) []string {
 	if m.torus == nil {
 		return fill([]string{m.title("2 Map", w, m.focus == paneMap)}, w, h)

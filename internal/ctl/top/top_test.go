@@ -155,7 +155,8 @@ func TestTopHeaderNamesWorstIncident(t *testing.T) {
 	}
 }
 
-// TestTopOfOrdinaryClusterHasTiles: the map pane has the tiles of `lofamoctl map`. Keys go from node to node, and no text speaks of a torus.
+// TestTopOfOrdinaryClusterHasTiles: the map pane has the tiles of `lofamoctl map`. Keys go from node to node, and no text speaks of a
+// torus.
 func TestTopOfOrdinaryClusterHasTiles(t *testing.T) {
 	c := ctltest.Healthy(t, "5")
 	c.Nodes.Cluster.Ordinary = true
@@ -186,7 +187,8 @@ func TestTopOfOrdinaryClusterHasTiles(t *testing.T) {
 
 // At any size, with anything open, the content fills the screen exactly, and no text from the network moves the cursor.
 func TestTopFillsEveryScreen(t *testing.T) {
-	for _, dims := range []string{"0x0x0", "2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22", "ordinary 0x0x0", "ordinary 3x2x1", "ordinary 9x9x2"} {
+	for _, dims := range []string{"0x0x0", "2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22", "ordinary 0x0x0", "ordinary 3x2x1",
+		"ordinary 9x9x2"} {
 		sizes, ordinary := strings.CutPrefix(dims, "ordinary ")
 		d, err := grid.ParseDims(sizes)
 		if err != nil {

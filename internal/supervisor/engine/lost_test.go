@@ -77,8 +77,8 @@ func TestHeldNamesTheSilentNodes(t *testing.T) {
 			h.Lost()
 			time.Sleep(window / 10)
 		}
-		want := "1 silent node keeps its last state, because supervisors may have lost its messages, most recently 400ms ago: this is usual for " +
-			"some seconds after a change of leader; if it lasts for minutes, see docs/runbooks/LofamoSilenceDiscounted.md"
+		want := "1 silent node keeps its last state, because supervisors may have lost its messages, most recently 400ms ago: this is usual " +
+			"for some seconds after a change of leader; if it lasts for minutes, see docs/runbooks/LofamoSilenceDiscounted.md"
 		if h.memory(t); h.Held() != want {
 			t.Errorf("one node is silent, and the leader says %q, want %q", h.Held(), want)
 		}

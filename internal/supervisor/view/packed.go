@@ -87,8 +87,8 @@ type componentEvidence struct {
 	list      []awareness.EvidenceStatus
 }
 
-// pack is the inverse of unpack, without the sign of life. Of an absent component it keeps only that the node itself said so: many nodes have
-// several.
+// pack is the inverse of unpack, without the sign of life. Of an absent component it keeps only that the node itself said so: many nodes
+// have several.
 func (b *Builder) pack(e Entry) *packed {
 	st := &e.Status
 	p := &packed{

@@ -104,6 +104,9 @@ func TestOrdinaryAnswersHaveNoTorus(t *testing.T) {
 			}
 		}
 	}
+	if got := a.Words().ResponseTarget(&lofamov1.Response{Group: "plane/Z=0"}); got != "group nodes together" {
+		t.Errorf("a response to a group is for %q", got)
+	}
 	for _, want := range []string{"nodes together", "takes no part"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing", want)

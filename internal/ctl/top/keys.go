@@ -345,7 +345,7 @@ func (m *topModel) word(approve bool) {
 		return
 	}
 	r := m.responses[strings.TrimPrefix(rows[m.row(paneResponses, rows)].open, "response/")]
-	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), command.ResponseTarget(r),
+	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), m.app.Words().ResponseTarget(r),
 		r.GetPolicy(), command.ResponseStep(r))}
 	if approve {
 		m.confirm = w

@@ -175,7 +175,7 @@ func (m *topModel) responseRow(r *lofamov1.Response) topRow {
 	case r.GetState() == lofamov1.ResponseState_RESPONSE_RUNNING, r.GetState() == lofamov1.ResponseState_RESPONSE_DONE:
 		s = lofamov1.State_NORMAL
 	}
-	cells := []string{r.GetId(), command.ResponseTarget(r), command.ResponseState(r), command.ResponseStep(r),
+	cells := []string{r.GetId(), m.app.Words().ResponseTarget(r), command.ResponseState(r), command.ResponseStep(r),
 		r.GetPolicy() + ": " + command.ResponseWhy(&m.app, r)}
 	key := "response/" + r.GetId()
 	return topRow{key: key, open: key, node: r.GetNode(), state: s, since: r.GetProposed().AsTime(), cells: cells,

@@ -440,8 +440,8 @@ func (e *Engine) gateCaps(r *Response, s *StepRecord) block {
 		if n > 1 {
 			are = "are"
 		}
-		return block{reason: ReasonMaxPercent, detail: fmt.Sprintf("%d of %d %s under response, and %d%% allow %d: waits for the undo there, or for "+
-			"a larger responses.maxPercent", n, e.cluster.inUse, are, e.cfg.MaxPercent, share)}
+		return block{reason: ReasonMaxPercent, detail: fmt.Sprintf("%d of %d %s under response, and %d%% allow %d: waits for the undo there, or "+
+			"for a larger responses.maxPercent", n, e.cluster.inUse, are, e.cfg.MaxPercent, share)}
 	}
 	for k, v := range p.values {
 		if v > 0 && e.byValue[k][v] >= e.cfg.MaxPerDomain {

@@ -76,7 +76,7 @@ func (s *Supervisor) held() string {
 	if s.ingest.intake == nil {
 		return ""
 	}
-	why := []string{s.engine.Discounting(), s.ingest.intake.Holding()}
+	why := []string{s.engine.Held(), s.ingest.intake.Holding()}
 	return strings.Join(slices.DeleteFunc(why, func(w string) bool { return w == "" }), "; ")
 }
 

@@ -51,7 +51,7 @@ func (s *Supervisor) observe() {
 			}
 			return -1
 		},
-		Discounting: func() bool { return s.engine.Leading() && s.engine.Discounting() != "" },
+		Discounting: func() bool { return s.engine.Leading() && s.engine.Discounting() },
 		Begins:      s.signer.Begins,
 		Expires:     s.expires,
 		Replicas:    s.replicasUp,

@@ -66,7 +66,7 @@ func (m *Machine) forget(n *node, now time.Time) {
 	old := m.clock.instant(now.Add(-max(m.window(), 2*m.cfg.HoldOff)))
 	n.stories = slices.DeleteFunc(n.stories, func(s story) bool {
 		p := &n.components[s.component]
-		if p.state == fault.Sick || p.state == fault.Failed || p.restored || s.last > old {
+		if p.state == fault.Sick || p.state == fault.Failed || p.restored || s.last > old || m.lacked(n, s) {
 			return false
 		}
 		p.flapping, p.forgotten = false, s.last != 0
@@ -75,6 +75,16 @@ func (m *Machine) forget(n *node, now time.Time) {
 	if len(n.stories) == 0 {
 		n.stories = nil
 	}
+}
+
+// lacked reports whether only the restored evidence says that the node does not have the component. The node may be dead, and never say it
+// again.
+func (m *Machine) lacked(n *node, s story) bool {
+	if n.components[s.component].state != fault.Unknown || m.said(n, fault.HalfHost, s.component) != nil ||
+		m.said(n, fault.HalfDNP, s.component) != nil {
+		return false
+	}
+	return slices.ContainsFunc(s.evidence, func(e EvidenceStatus) bool { return e.Kind == fault.KindAbsent })
 }
 
 // why returns the reason for the component's state: the recorded finding, or a fresh one if none was kept.
@@ -111,6 +121,7 @@ func asCommitted(p *component) finding {
 // node first and the nodes afterwards, because the verdict on a node's links depends on its neighbours' other links.
 func (m *Machine) publish(now time.Time) {
 	for _, n := range m.touched {
+		delete(m.discounted, n)
 		if !n.foreign {
 			m.look()
 			for c := fault.ComponentHost; c.Valid(); c++ {
@@ -207,14 +218,17 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 		return
 	case f.blank:
 		// A change of leader alone makes nothing healthy and withdraws nothing. Neither do lost messages.
-		var end time.Time
+		var losses, restored time.Time
 		if f.name != ruleRevoked {
-			end = m.lossesEnd()
+			losses = m.lossesEnd()
 		}
 		if p.restored {
-			end = fault.Later(end, m.restoredUntil())
+			restored = m.restoredUntil()
 		}
-		if now.Before(end) {
+		if end := fault.Later(losses, restored); now.Before(end) {
+			if f.state != p.state && !now.Before(restored) {
+				m.discounted[n] = true
+			}
 			n.wakeAt(end, now)
 			return
 		}

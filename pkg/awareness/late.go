@@ -141,6 +141,9 @@ func (m *Machine) Lost(at time.Time) { m.lost = fault.Later(m.lost, at) }
 // lossesEnd returns when the absence of evidence counts again after the last loss, or the past.
 func (m *Machine) lossesEnd() time.Time { return m.lost.Add(m.window()) }
 
+// Discounted returns the number of nodes with a state that has no evidence, and that only the losses keep.
+func (m *Machine) Discounted() int { return len(m.discounted) }
+
 // respite extends the validity of reports and signs of life by one period for halves that fell silent while the machine
 // slept.
 func (m *Machine) respite(n *node) {

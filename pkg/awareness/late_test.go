@@ -367,6 +367,46 @@ func TestLostMessagesAreNoSilence(t *testing.T) {
 	}
 }
 
+// TestLossesHoldOnlySilentNodes: losses hold back nothing while every node is heard, and no longer than a node is silent. The nodes that a
+// new leader has yet to hear are not held because of losses.
+func TestLossesHoldOnlySilentNodes(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+	lose := func(lost bool, ids ...fault.NodeID) {
+		for _, a := range w.order {
+			if slices.Contains(ids, a.origin.Node) {
+				a.lost = lost
+			}
+		}
+	}
+	lossy := func(want int, when string) {
+		t.Helper()
+		for range 30 {
+			w.m.Lost(w.now)
+			w.run(w.cfg.Window() / 10)
+		}
+		if got := w.m.Discounted(); got != want {
+			t.Errorf("%s, losses hold %d nodes, want %d", when, got, want)
+		}
+	}
+	lossy(0, "while all nodes are heard")
+	lose(true, "n1-1-1", "n2-1-1")
+	lossy(2, "while two nodes are silent")
+	lose(false, "n1-1-1")
+	lossy(1, "after one is heard again")
+	w.run(2 * w.cfg.Window())
+	if got := w.m.Discounted(); got != 0 || w.state("n2-1-1", fault.ComponentNode) != fault.Unknown {
+		t.Errorf("a window after the losses, %d nodes are held", got)
+	}
+	m, err := New(w.cfg, w.now, w.m.Nodes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Lost(w.now)
+	if m.Step(w.now, Tick{}); m.Discounted() != 0 {
+		t.Errorf("a new leader that has yet to hear all nodes holds %d because of losses", m.Discounted())
+	}
+}
+
 // TestNewLeaderThatLosesMessagesWithdrawsNothing: a leader that has heard no node since its start keeps the committed states while
 // messages are lost, and for a window after that.
 func TestNewLeaderThatLosesMessagesWithdrawsNothing(t *testing.T) {

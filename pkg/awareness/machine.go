@@ -67,7 +67,10 @@ type Machine struct {
 	// rewired holds the nodes with links that lead to another peer since a change of places; nil if there was none.
 	rewired map[*node]*relinks
 	// left holds the times at which nodes left their places. The next change of places drops times that are older than RelinkBound.
-	left    map[fault.NodeID]time.Time
+	left map[fault.NodeID]time.Time
+	// discounted holds the nodes with a state that only losses keep: see Discounted.
+	discounted map[*node]bool
+
 	records []record  // records in use for the current node: see said
 	calm    suspicion // shared suspicion of all nodes without a case against them; read-only
 	newest  *finding  // newest finding that a story keeps
@@ -98,7 +101,7 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 		cfg.RelinkBound = DefaultRelinkBound
 	}
 	m := &Machine{cfg: cfg, ranks: make(map[fault.NodeID]int, len(cfg.IDs)), clock: newClock(now), started: now, now: now,
-		left: make(map[fault.NodeID]time.Time)}
+		left: make(map[fault.NodeID]time.Time), discounted: make(map[*node]bool)}
 	m.build()
 	m.domains = newDomains(cfg, m.nodes)
 	seen := make(map[fault.NodeID]bool, len(saved))

@@ -107,6 +107,7 @@ func (m *Machine) forgetGone(gone []*node, now time.Time) {
 		for _, t := range n.trends {
 			m.endWarning(t, whyMoved+"the node has left its place")
 		}
+		delete(m.discounted, n)
 		m.wakes.drop(n)
 		n.rank = -1
 		delete(m.rewired, n)

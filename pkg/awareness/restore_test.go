@@ -1,6 +1,7 @@
 package awareness
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -108,6 +109,48 @@ func TestRestoredUnreachableIsForgotten(t *testing.T) {
 	w.run(3 * time.Second)
 	if n, _ := w.m.Node(id); n.State != fault.Unknown || n.Unreachable {
 		t.Errorf("silent beside the living, %s is %s, unreachable %t", id, n.State, n.Unreachable)
+	}
+}
+
+// TestAbsentPartStaysAbsentAfterTakeover: a node that died before the takeover never states again that it lacks a part.
+func TestAbsentPartStaysAbsentAfterTakeover(t *testing.T) {
+	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	id := w.id(5)
+	w.say(w.actor(id, fault.HalfDNP), subject{"", fault.ComponentPower}, fault.Unknown, fault.KindAbsent, 0)
+	w.run(time.Second)
+	for _, h := range halves {
+		w.actor(id, h).alive = false
+	}
+	w.silence(id, false, 80*time.Millisecond)
+	w.run(3 * time.Second)
+	if s := w.state(id, fault.ComponentNode); s != fault.Failed {
+		t.Fatalf("silent and accused, %s is %s", id, s)
+	}
+	absent := func() bool {
+		n, _ := w.m.Node(id)
+		return slices.ContainsFunc(n.Components, func(c ComponentStatus) bool {
+			return c.Component == fault.ComponentPower && slices.ContainsFunc(c.Evidence, func(e EvidenceStatus) bool {
+				return e.Kind == fault.KindAbsent
+			})
+		})
+	}
+	if !absent() {
+		t.Fatal("the leader that heard the node forgets that it has no power sensor")
+	}
+	for range 2 { // leaders
+		if w.m, err = New(w.cfg, w.now, w.m.Nodes()); err != nil {
+			t.Fatal(err)
+		}
+		w.queue = nil
+		w.wake = w.m.Step(w.now, Tick{}).Wake
+		w.run(10 * time.Second)
+		if !absent() {
+			t.Error("a leader that never heard the node does not know that it has no power sensor")
+		}
 	}
 }
 

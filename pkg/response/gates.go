@@ -431,11 +431,17 @@ func (e *Engine) gateCaps(r *Response, s *StepRecord) block {
 		return block{}
 	}
 	p := e.cluster.nodes[id]
-	switch n := len(e.held); {
+	n, share := len(e.held), percentOf(e.cfg.MaxPercent, e.cluster.inUse)
+	switch {
 	case n >= e.cfg.MaxNodes:
 		return block{reason: ReasonMaxNodes, detail: fmt.Sprintf("%d", n)}
-	case n >= percentOf(e.cfg.MaxPercent, e.cluster.inUse):
-		return block{reason: ReasonMaxPercent, detail: fmt.Sprintf("%d of %d, want at most %d%%", n, e.cluster.inUse, e.cfg.MaxPercent)}
+	case n >= share: // in a small cluster one node, which the percentage alone would not tell
+		are := "is"
+		if n > 1 {
+			are = "are"
+		}
+		return block{reason: ReasonMaxPercent, detail: fmt.Sprintf("%d of %d %s under response, and %d%% allow %d: waits for the undo there, or "+
+			"for a larger responses.maxPercent", n, e.cluster.inUse, are, e.cfg.MaxPercent, share)}
 	}
 	for k, v := range p.values {
 		if v > 0 && e.byValue[k][v] >= e.cfg.MaxPerDomain {

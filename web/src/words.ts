@@ -14,6 +14,7 @@ export interface Words {
   readonly plane: string
   readonly direction: string // how a direction of the torus is called; empty: the reader has none
   readonly geometry: string // how a group of neighbouring places is called; empty: by its places
+  readonly spare: string // a node without a place
 }
 
 const torus: Words = {
@@ -29,6 +30,7 @@ const torus: Words = {
   plane: 'all links between two planes have failed: look for a shared cause, such as a cable tray',
   direction: 'direction',
   geometry: '',
+  spare: 'spare',
 }
 
 const ordinary: Words = {
@@ -44,6 +46,7 @@ const ordinary: Words = {
   plane: 'many links have failed together: look for a shared cause, such as a switch',
   direction: '',
   geometry: 'nodes together',
+  spare: 'takes no part',
 }
 
 /** wordsOf returns the words of a kind of cluster. */

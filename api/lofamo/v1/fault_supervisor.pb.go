@@ -800,6 +800,9 @@ type GetSummaryResponse struct {
 	// UNKNOWN nodes with an announced stop whose time is not over: their silence is no fault.
 	Stopped       uint32           `protobuf:"varint,9,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	SingleWitness []*SingleWitness `protobuf:"bytes,10,rep,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"` // those of the selected nodes, as in Topology
+	// Nodes that have lost some of their service interfaces, but not all, by their newest reports; at most 64, by rank. Only a leader knows
+	// them: a stale answer has none.
+	LostPaths     []*LostPaths `protobuf:"bytes,11,rep,name=lost_paths,json=lostPaths,proto3" json:"lost_paths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,6 +907,74 @@ func (x *GetSummaryResponse) GetSingleWitness() []*SingleWitness {
 	return nil
 }
 
+func (x *GetSummaryResponse) GetLostPaths() []*LostPaths {
+	if x != nil {
+		return x.LostPaths
+	}
+	return nil
+}
+
+// LostPaths are the service interfaces of a node that do not work, while others do.
+type LostPaths struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`             // id
+	Interfaces    []string               `protobuf:"bytes,2,rep,name=interfaces,proto3" json:"interfaces,omitempty"` // names, in the order of the node's configuration
+	Of            uint32                 `protobuf:"varint,3,opt,name=of,proto3" json:"of,omitempty"`                // number of the node's service interfaces
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostPaths) Reset() {
+	*x = LostPaths{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostPaths) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostPaths) ProtoMessage() {}
+
+func (x *LostPaths) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostPaths.ProtoReflect.Descriptor instead.
+func (*LostPaths) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *LostPaths) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LostPaths) GetInterfaces() []string {
+	if x != nil {
+		return x.Interfaces
+	}
+	return nil
+}
+
+func (x *LostPaths) GetOf() uint32 {
+	if x != nil {
+		return x.Of
+	}
+	return 0
+}
+
 // Count has the numbers of nodes or link ends by state.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -917,7 +988,7 @@ type Count struct {
 
 func (x *Count) Reset() {
 	*x = Count{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1000,7 @@ func (x *Count) String() string {
 func (*Count) ProtoMessage() {}
 
 func (x *Count) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1013,7 @@ func (x *Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Count.ProtoReflect.Descriptor instead.
 func (*Count) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Count) GetUnknown() uint32 {
@@ -985,7 +1056,7 @@ type Tally struct {
 
 func (x *Tally) Reset() {
 	*x = Tally{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1068,7 @@ func (x *Tally) String() string {
 func (*Tally) ProtoMessage() {}
 
 func (x *Tally) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1081,7 @@ func (x *Tally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tally.ProtoReflect.Descriptor instead.
 func (*Tally) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Tally) GetKey() string {
@@ -1046,7 +1117,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1129,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1142,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainRequest) GetNode() string {
@@ -1124,7 +1195,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1207,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1220,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExplainResponse) GetNode() string {
@@ -1273,7 +1344,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1356,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1369,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetHistoryRequest) GetNode() string {
@@ -1353,7 +1424,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1436,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1449,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetHistoryResponse) GetEvents() []*Event {
@@ -1429,7 +1500,7 @@ type TimeIn struct {
 
 func (x *TimeIn) Reset() {
 	*x = TimeIn{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1512,7 @@ func (x *TimeIn) String() string {
 func (*TimeIn) ProtoMessage() {}
 
 func (x *TimeIn) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1525,7 @@ func (x *TimeIn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeIn.ProtoReflect.Descriptor instead.
 func (*TimeIn) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TimeIn) GetState() State {
@@ -1490,7 +1561,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1573,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1586,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListReportsRequest) GetNode() string {
@@ -1550,7 +1621,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1633,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1646,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListReportsResponse) GetReports() []*ReportStatus {
@@ -1617,7 +1688,7 @@ type ReportStatus struct {
 
 func (x *ReportStatus) Reset() {
 	*x = ReportStatus{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1700,7 @@ func (x *ReportStatus) String() string {
 func (*ReportStatus) ProtoMessage() {}
 
 func (x *ReportStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1713,7 @@ func (x *ReportStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStatus.ProtoReflect.Descriptor instead.
 func (*ReportStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{23}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReportStatus) GetNode() string {
@@ -1755,7 +1826,7 @@ type ReportHop struct {
 
 func (x *ReportHop) Reset() {
 	*x = ReportHop{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1838,7 @@ func (x *ReportHop) String() string {
 func (*ReportHop) ProtoMessage() {}
 
 func (x *ReportHop) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1851,7 @@ func (x *ReportHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportHop.ProtoReflect.Descriptor instead.
 func (*ReportHop) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{24}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReportHop) GetNode() string {
@@ -1818,7 +1889,7 @@ type SenderStatus struct {
 
 func (x *SenderStatus) Reset() {
 	*x = SenderStatus{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1901,7 @@ func (x *SenderStatus) String() string {
 func (*SenderStatus) ProtoMessage() {}
 
 func (x *SenderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +1914,7 @@ func (x *SenderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SenderStatus.ProtoReflect.Descriptor instead.
 func (*SenderStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{25}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SenderStatus) GetNode() string {
@@ -1893,7 +1964,7 @@ type GetBundleRequest struct {
 
 func (x *GetBundleRequest) Reset() {
 	*x = GetBundleRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +1976,7 @@ func (x *GetBundleRequest) String() string {
 func (*GetBundleRequest) ProtoMessage() {}
 
 func (x *GetBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +1989,7 @@ func (x *GetBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBundleRequest.ProtoReflect.Descriptor instead.
 func (*GetBundleRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{26}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetBundleRequest) GetNode() string {
@@ -1956,7 +2027,7 @@ type GetBundleResponse struct {
 
 func (x *GetBundleResponse) Reset() {
 	*x = GetBundleResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2039,7 @@ func (x *GetBundleResponse) String() string {
 func (*GetBundleResponse) ProtoMessage() {}
 
 func (x *GetBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2052,7 @@ func (x *GetBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBundleResponse.ProtoReflect.Descriptor instead.
 func (*GetBundleResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{27}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetBundleResponse) GetProgress() *BundleProgress {
@@ -2013,7 +2084,7 @@ type BundleProgress struct {
 
 func (x *BundleProgress) Reset() {
 	*x = BundleProgress{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2096,7 @@ func (x *BundleProgress) String() string {
 func (*BundleProgress) ProtoMessage() {}
 
 func (x *BundleProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2109,7 @@ func (x *BundleProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleProgress.ProtoReflect.Descriptor instead.
 func (*BundleProgress) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{28}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *BundleProgress) GetName() string {
@@ -2105,7 +2176,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +2188,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +2201,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{29}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListNodesRequest) GetStates() []State {
@@ -2196,7 +2267,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2279,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2292,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{30}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2287,7 +2358,7 @@ type ClusterInfo struct {
 
 func (x *ClusterInfo) Reset() {
 	*x = ClusterInfo{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2370,7 @@ func (x *ClusterInfo) String() string {
 func (*ClusterInfo) ProtoMessage() {}
 
 func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2383,7 @@ func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterInfo.ProtoReflect.Descriptor instead.
 func (*ClusterInfo) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{31}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ClusterInfo) GetDims() string {
@@ -2420,7 +2491,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2503,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2516,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{32}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Region) GetName() string {
@@ -2493,7 +2564,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2576,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2589,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{33}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetNodeRequest) GetNode() string {
@@ -2545,7 +2616,7 @@ type ListLinksRequest struct {
 
 func (x *ListLinksRequest) Reset() {
 	*x = ListLinksRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2628,7 @@ func (x *ListLinksRequest) String() string {
 func (*ListLinksRequest) ProtoMessage() {}
 
 func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2641,7 @@ func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksRequest.ProtoReflect.Descriptor instead.
 func (*ListLinksRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{34}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListLinksRequest) GetNode() string {
@@ -2635,7 +2706,7 @@ type ListLinksResponse struct {
 
 func (x *ListLinksResponse) Reset() {
 	*x = ListLinksResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2718,7 @@ func (x *ListLinksResponse) String() string {
 func (*ListLinksResponse) ProtoMessage() {}
 
 func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2731,7 @@ func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksResponse.ProtoReflect.Descriptor instead.
 func (*ListLinksResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{35}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListLinksResponse) GetLinks() []*Link {
@@ -2711,7 +2782,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2794,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2807,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{36}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListEventsRequest) GetAfterRevision() uint64 {
@@ -2802,7 +2873,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +2885,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +2898,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{37}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2874,7 +2945,7 @@ type ListSupervisorsRequest struct {
 
 func (x *ListSupervisorsRequest) Reset() {
 	*x = ListSupervisorsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +2957,7 @@ func (x *ListSupervisorsRequest) String() string {
 func (*ListSupervisorsRequest) ProtoMessage() {}
 
 func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +2970,7 @@ func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsRequest.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{38}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{39}
 }
 
 // ListSupervisorsResponse is the answering replica's view; each supervisor reports its own alarms.
@@ -2912,7 +2983,7 @@ type ListSupervisorsResponse struct {
 
 func (x *ListSupervisorsResponse) Reset() {
 	*x = ListSupervisorsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2924,7 +2995,7 @@ func (x *ListSupervisorsResponse) String() string {
 func (*ListSupervisorsResponse) ProtoMessage() {}
 
 func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2937,7 +3008,7 @@ func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsResponse.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{39}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListSupervisorsResponse) GetSupervisors() []*Supervisor {
@@ -2973,7 +3044,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3056,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3069,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{40}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchRequest) GetAfterRevision() uint64 {
@@ -3064,7 +3135,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[41]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3076,7 +3147,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[41]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3089,7 +3160,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{41}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchResponse) GetEvents() []*Event {
@@ -3168,7 +3239,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"J\n" +
 	"\x11GetSummaryRequest\x12\x0e\n" +
 	"\x02by\x18\x01 \x03(\tR\x02by\x12%\n" +
-	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\x85\x03\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xba\x03\n" +
 	"\x12GetSummaryResponse\x12&\n" +
 	"\x05nodes\x18\x01 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\x12&\n" +
 	"\x05links\x18\x02 \x01(\v2\x10.lofamo.v1.CountR\x05links\x12 \n" +
@@ -3180,7 +3251,15 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\acluster\x18\b \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x12\x18\n" +
 	"\astopped\x18\t \x01(\rR\astopped\x12?\n" +
 	"\x0esingle_witness\x18\n" +
-	" \x03(\v2\x18.lofamo.v1.SingleWitnessR\rsingleWitness\"e\n" +
+	" \x03(\v2\x18.lofamo.v1.SingleWitnessR\rsingleWitness\x123\n" +
+	"\n" +
+	"lost_paths\x18\v \x03(\v2\x14.lofamo.v1.LostPathsR\tlostPaths\"O\n" +
+	"\tLostPaths\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
+	"\n" +
+	"interfaces\x18\x02 \x03(\tR\n" +
+	"interfaces\x12\x0e\n" +
+	"\x02of\x18\x03 \x01(\rR\x02of\"e\n" +
 	"\x05Count\x12\x18\n" +
 	"\aunknown\x18\x01 \x01(\rR\aunknown\x12\x16\n" +
 	"\x06normal\x18\x02 \x01(\rR\x06normal\x12\x12\n" +
@@ -3396,7 +3475,7 @@ func file_lofamo_v1_fault_supervisor_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescData
 }
 
-var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
 	(*Topology)(nil),                    // 0: lofamo.v1.Topology
 	(*SingleWitness)(nil),               // 1: lofamo.v1.SingleWitness
@@ -3412,160 +3491,162 @@ var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
 	(*ListGroupsResponse)(nil),          // 11: lofamo.v1.ListGroupsResponse
 	(*GetSummaryRequest)(nil),           // 12: lofamo.v1.GetSummaryRequest
 	(*GetSummaryResponse)(nil),          // 13: lofamo.v1.GetSummaryResponse
-	(*Count)(nil),                       // 14: lofamo.v1.Count
-	(*Tally)(nil),                       // 15: lofamo.v1.Tally
-	(*ExplainRequest)(nil),              // 16: lofamo.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 17: lofamo.v1.ExplainResponse
-	(*GetHistoryRequest)(nil),           // 18: lofamo.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),          // 19: lofamo.v1.GetHistoryResponse
-	(*TimeIn)(nil),                      // 20: lofamo.v1.TimeIn
-	(*ListReportsRequest)(nil),          // 21: lofamo.v1.ListReportsRequest
-	(*ListReportsResponse)(nil),         // 22: lofamo.v1.ListReportsResponse
-	(*ReportStatus)(nil),                // 23: lofamo.v1.ReportStatus
-	(*ReportHop)(nil),                   // 24: lofamo.v1.ReportHop
-	(*SenderStatus)(nil),                // 25: lofamo.v1.SenderStatus
-	(*GetBundleRequest)(nil),            // 26: lofamo.v1.GetBundleRequest
-	(*GetBundleResponse)(nil),           // 27: lofamo.v1.GetBundleResponse
-	(*BundleProgress)(nil),              // 28: lofamo.v1.BundleProgress
-	(*ListNodesRequest)(nil),            // 29: lofamo.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),           // 30: lofamo.v1.ListNodesResponse
-	(*ClusterInfo)(nil),                 // 31: lofamo.v1.ClusterInfo
-	(*Region)(nil),                      // 32: lofamo.v1.Region
-	(*GetNodeRequest)(nil),              // 33: lofamo.v1.GetNodeRequest
-	(*ListLinksRequest)(nil),            // 34: lofamo.v1.ListLinksRequest
-	(*ListLinksResponse)(nil),           // 35: lofamo.v1.ListLinksResponse
-	(*ListEventsRequest)(nil),           // 36: lofamo.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 37: lofamo.v1.ListEventsResponse
-	(*ListSupervisorsRequest)(nil),      // 38: lofamo.v1.ListSupervisorsRequest
-	(*ListSupervisorsResponse)(nil),     // 39: lofamo.v1.ListSupervisorsResponse
-	(*WatchRequest)(nil),                // 40: lofamo.v1.WatchRequest
-	(*WatchResponse)(nil),               // 41: lofamo.v1.WatchResponse
-	nil,                                 // 42: lofamo.v1.TopologyNode.LabelsEntry
-	(*durationpb.Duration)(nil),         // 43: google.protobuf.Duration
-	(*Maintenance)(nil),                 // 44: lofamo.v1.Maintenance
-	(*Group)(nil),                       // 45: lofamo.v1.Group
-	(State)(0),                          // 46: lofamo.v1.State
-	(Cause)(0),                          // 47: lofamo.v1.Cause
-	(*timestamppb.Timestamp)(nil),       // 48: google.protobuf.Timestamp
-	(*Evidence)(nil),                    // 49: lofamo.v1.Evidence
-	(*Event)(nil),                       // 50: lofamo.v1.Event
-	(Path)(0),                           // 51: lofamo.v1.Path
-	(*DeliveryStatus)(nil),              // 52: lofamo.v1.DeliveryStatus
-	(*Node)(nil),                        // 53: lofamo.v1.Node
-	(*Link)(nil),                        // 54: lofamo.v1.Link
-	(*Supervisor)(nil),                  // 55: lofamo.v1.Supervisor
-	(*ListIncidentsRequest)(nil),        // 56: lofamo.v1.ListIncidentsRequest
-	(*GetIncidentRequest)(nil),          // 57: lofamo.v1.GetIncidentRequest
-	(*WatchIncidentsRequest)(nil),       // 58: lofamo.v1.WatchIncidentsRequest
-	(*AcknowledgeIncidentRequest)(nil),  // 59: lofamo.v1.AcknowledgeIncidentRequest
-	(*ListIncidentsResponse)(nil),       // 60: lofamo.v1.ListIncidentsResponse
-	(*Incident)(nil),                    // 61: lofamo.v1.Incident
-	(*WatchIncidentsResponse)(nil),      // 62: lofamo.v1.WatchIncidentsResponse
-	(*AcknowledgeIncidentResponse)(nil), // 63: lofamo.v1.AcknowledgeIncidentResponse
+	(*LostPaths)(nil),                   // 14: lofamo.v1.LostPaths
+	(*Count)(nil),                       // 15: lofamo.v1.Count
+	(*Tally)(nil),                       // 16: lofamo.v1.Tally
+	(*ExplainRequest)(nil),              // 17: lofamo.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 18: lofamo.v1.ExplainResponse
+	(*GetHistoryRequest)(nil),           // 19: lofamo.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),          // 20: lofamo.v1.GetHistoryResponse
+	(*TimeIn)(nil),                      // 21: lofamo.v1.TimeIn
+	(*ListReportsRequest)(nil),          // 22: lofamo.v1.ListReportsRequest
+	(*ListReportsResponse)(nil),         // 23: lofamo.v1.ListReportsResponse
+	(*ReportStatus)(nil),                // 24: lofamo.v1.ReportStatus
+	(*ReportHop)(nil),                   // 25: lofamo.v1.ReportHop
+	(*SenderStatus)(nil),                // 26: lofamo.v1.SenderStatus
+	(*GetBundleRequest)(nil),            // 27: lofamo.v1.GetBundleRequest
+	(*GetBundleResponse)(nil),           // 28: lofamo.v1.GetBundleResponse
+	(*BundleProgress)(nil),              // 29: lofamo.v1.BundleProgress
+	(*ListNodesRequest)(nil),            // 30: lofamo.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),           // 31: lofamo.v1.ListNodesResponse
+	(*ClusterInfo)(nil),                 // 32: lofamo.v1.ClusterInfo
+	(*Region)(nil),                      // 33: lofamo.v1.Region
+	(*GetNodeRequest)(nil),              // 34: lofamo.v1.GetNodeRequest
+	(*ListLinksRequest)(nil),            // 35: lofamo.v1.ListLinksRequest
+	(*ListLinksResponse)(nil),           // 36: lofamo.v1.ListLinksResponse
+	(*ListEventsRequest)(nil),           // 37: lofamo.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 38: lofamo.v1.ListEventsResponse
+	(*ListSupervisorsRequest)(nil),      // 39: lofamo.v1.ListSupervisorsRequest
+	(*ListSupervisorsResponse)(nil),     // 40: lofamo.v1.ListSupervisorsResponse
+	(*WatchRequest)(nil),                // 41: lofamo.v1.WatchRequest
+	(*WatchResponse)(nil),               // 42: lofamo.v1.WatchResponse
+	nil,                                 // 43: lofamo.v1.TopologyNode.LabelsEntry
+	(*durationpb.Duration)(nil),         // 44: google.protobuf.Duration
+	(*Maintenance)(nil),                 // 45: lofamo.v1.Maintenance
+	(*Group)(nil),                       // 46: lofamo.v1.Group
+	(State)(0),                          // 47: lofamo.v1.State
+	(Cause)(0),                          // 48: lofamo.v1.Cause
+	(*timestamppb.Timestamp)(nil),       // 49: google.protobuf.Timestamp
+	(*Evidence)(nil),                    // 50: lofamo.v1.Evidence
+	(*Event)(nil),                       // 51: lofamo.v1.Event
+	(Path)(0),                           // 52: lofamo.v1.Path
+	(*DeliveryStatus)(nil),              // 53: lofamo.v1.DeliveryStatus
+	(*Node)(nil),                        // 54: lofamo.v1.Node
+	(*Link)(nil),                        // 55: lofamo.v1.Link
+	(*Supervisor)(nil),                  // 56: lofamo.v1.Supervisor
+	(*ListIncidentsRequest)(nil),        // 57: lofamo.v1.ListIncidentsRequest
+	(*GetIncidentRequest)(nil),          // 58: lofamo.v1.GetIncidentRequest
+	(*WatchIncidentsRequest)(nil),       // 59: lofamo.v1.WatchIncidentsRequest
+	(*AcknowledgeIncidentRequest)(nil),  // 60: lofamo.v1.AcknowledgeIncidentRequest
+	(*ListIncidentsResponse)(nil),       // 61: lofamo.v1.ListIncidentsResponse
+	(*Incident)(nil),                    // 62: lofamo.v1.Incident
+	(*WatchIncidentsResponse)(nil),      // 63: lofamo.v1.WatchIncidentsResponse
+	(*AcknowledgeIncidentResponse)(nil), // 64: lofamo.v1.AcknowledgeIncidentResponse
 }
 var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	2,  // 0: lofamo.v1.Topology.nodes:type_name -> lofamo.v1.TopologyNode
 	1,  // 1: lofamo.v1.Topology.single_witness:type_name -> lofamo.v1.SingleWitness
-	42, // 2: lofamo.v1.TopologyNode.labels:type_name -> lofamo.v1.TopologyNode.LabelsEntry
+	43, // 2: lofamo.v1.TopologyNode.labels:type_name -> lofamo.v1.TopologyNode.LabelsEntry
 	0,  // 3: lofamo.v1.ApplyTopologyRequest.topology:type_name -> lofamo.v1.Topology
 	0,  // 4: lofamo.v1.ApplyTopologyResponse.topology:type_name -> lofamo.v1.Topology
-	43, // 5: lofamo.v1.SetMaintenanceRequest.duration:type_name -> google.protobuf.Duration
-	44, // 6: lofamo.v1.SetMaintenanceResponse.maintenance:type_name -> lofamo.v1.Maintenance
-	45, // 7: lofamo.v1.ListGroupsResponse.groups:type_name -> lofamo.v1.Group
-	31, // 8: lofamo.v1.ListGroupsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	14, // 9: lofamo.v1.GetSummaryResponse.nodes:type_name -> lofamo.v1.Count
-	14, // 10: lofamo.v1.GetSummaryResponse.links:type_name -> lofamo.v1.Count
-	15, // 11: lofamo.v1.GetSummaryResponse.by:type_name -> lofamo.v1.Tally
-	31, // 12: lofamo.v1.GetSummaryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	44, // 5: lofamo.v1.SetMaintenanceRequest.duration:type_name -> google.protobuf.Duration
+	45, // 6: lofamo.v1.SetMaintenanceResponse.maintenance:type_name -> lofamo.v1.Maintenance
+	46, // 7: lofamo.v1.ListGroupsResponse.groups:type_name -> lofamo.v1.Group
+	32, // 8: lofamo.v1.ListGroupsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	15, // 9: lofamo.v1.GetSummaryResponse.nodes:type_name -> lofamo.v1.Count
+	15, // 10: lofamo.v1.GetSummaryResponse.links:type_name -> lofamo.v1.Count
+	16, // 11: lofamo.v1.GetSummaryResponse.by:type_name -> lofamo.v1.Tally
+	32, // 12: lofamo.v1.GetSummaryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
 	1,  // 13: lofamo.v1.GetSummaryResponse.single_witness:type_name -> lofamo.v1.SingleWitness
-	14, // 14: lofamo.v1.Tally.nodes:type_name -> lofamo.v1.Count
-	46, // 15: lofamo.v1.ExplainResponse.state:type_name -> lofamo.v1.State
-	47, // 16: lofamo.v1.ExplainResponse.cause:type_name -> lofamo.v1.Cause
-	48, // 17: lofamo.v1.ExplainResponse.since:type_name -> google.protobuf.Timestamp
-	49, // 18: lofamo.v1.ExplainResponse.evidence:type_name -> lofamo.v1.Evidence
-	45, // 19: lofamo.v1.ExplainResponse.groups:type_name -> lofamo.v1.Group
-	31, // 20: lofamo.v1.ExplainResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	44, // 21: lofamo.v1.ExplainResponse.maintenance:type_name -> lofamo.v1.Maintenance
-	48, // 22: lofamo.v1.GetHistoryRequest.since:type_name -> google.protobuf.Timestamp
-	50, // 23: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
-	20, // 24: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
-	48, // 25: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
-	31, // 26: lofamo.v1.GetHistoryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	46, // 27: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
-	43, // 28: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
-	23, // 29: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
-	25, // 30: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
-	51, // 31: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
-	24, // 32: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
-	43, // 33: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
-	43, // 34: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
-	43, // 35: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
-	43, // 36: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
-	52, // 37: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
-	43, // 38: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
-	28, // 39: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
-	46, // 40: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
-	53, // 41: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
-	31, // 42: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	43, // 43: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
-	43, // 44: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
-	43, // 45: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
-	32, // 46: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
-	43, // 47: lofamo.v1.ClusterInfo.dpu_half_bound:type_name -> google.protobuf.Duration
-	46, // 48: lofamo.v1.Region.state:type_name -> lofamo.v1.State
-	43, // 49: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
-	46, // 50: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
-	54, // 51: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
-	31, // 52: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	50, // 53: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
-	31, // 54: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	55, // 55: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
-	50, // 56: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
-	29, // 57: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
-	33, // 58: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
-	34, // 59: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
-	10, // 60: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
-	56, // 61: lofamo.v1.FaultSupervisor.ListIncidents:input_type -> lofamo.v1.ListIncidentsRequest
-	57, // 62: lofamo.v1.FaultSupervisor.GetIncident:input_type -> lofamo.v1.GetIncidentRequest
-	58, // 63: lofamo.v1.FaultSupervisor.WatchIncidents:input_type -> lofamo.v1.WatchIncidentsRequest
-	59, // 64: lofamo.v1.FaultSupervisor.AcknowledgeIncident:input_type -> lofamo.v1.AcknowledgeIncidentRequest
-	12, // 65: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
-	16, // 66: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
-	36, // 67: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	18, // 68: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
-	38, // 69: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	40, // 70: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	6,  // 71: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
-	8,  // 72: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
-	3,  // 73: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
-	4,  // 74: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
-	21, // 75: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
-	26, // 76: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
-	30, // 77: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	53, // 78: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	35, // 79: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	11, // 80: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
-	60, // 81: lofamo.v1.FaultSupervisor.ListIncidents:output_type -> lofamo.v1.ListIncidentsResponse
-	61, // 82: lofamo.v1.FaultSupervisor.GetIncident:output_type -> lofamo.v1.Incident
-	62, // 83: lofamo.v1.FaultSupervisor.WatchIncidents:output_type -> lofamo.v1.WatchIncidentsResponse
-	63, // 84: lofamo.v1.FaultSupervisor.AcknowledgeIncident:output_type -> lofamo.v1.AcknowledgeIncidentResponse
-	13, // 85: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
-	17, // 86: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
-	37, // 87: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	19, // 88: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
-	39, // 89: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	41, // 90: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	7,  // 91: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
-	9,  // 92: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
-	0,  // 93: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
-	5,  // 94: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
-	22, // 95: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
-	27, // 96: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
-	77, // [77:97] is the sub-list for method output_type
-	57, // [57:77] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	14, // 14: lofamo.v1.GetSummaryResponse.lost_paths:type_name -> lofamo.v1.LostPaths
+	15, // 15: lofamo.v1.Tally.nodes:type_name -> lofamo.v1.Count
+	47, // 16: lofamo.v1.ExplainResponse.state:type_name -> lofamo.v1.State
+	48, // 17: lofamo.v1.ExplainResponse.cause:type_name -> lofamo.v1.Cause
+	49, // 18: lofamo.v1.ExplainResponse.since:type_name -> google.protobuf.Timestamp
+	50, // 19: lofamo.v1.ExplainResponse.evidence:type_name -> lofamo.v1.Evidence
+	46, // 20: lofamo.v1.ExplainResponse.groups:type_name -> lofamo.v1.Group
+	32, // 21: lofamo.v1.ExplainResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	45, // 22: lofamo.v1.ExplainResponse.maintenance:type_name -> lofamo.v1.Maintenance
+	49, // 23: lofamo.v1.GetHistoryRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 24: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
+	21, // 25: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
+	49, // 26: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
+	32, // 27: lofamo.v1.GetHistoryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	47, // 28: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
+	44, // 29: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
+	24, // 30: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
+	26, // 31: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
+	52, // 32: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
+	25, // 33: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
+	44, // 34: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
+	44, // 35: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
+	44, // 36: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
+	44, // 37: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
+	53, // 38: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
+	44, // 39: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
+	29, // 40: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
+	47, // 41: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
+	54, // 42: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
+	32, // 43: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	44, // 44: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
+	44, // 45: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
+	44, // 46: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
+	33, // 47: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
+	44, // 48: lofamo.v1.ClusterInfo.dpu_half_bound:type_name -> google.protobuf.Duration
+	47, // 49: lofamo.v1.Region.state:type_name -> lofamo.v1.State
+	44, // 50: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
+	47, // 51: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
+	55, // 52: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
+	32, // 53: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	51, // 54: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
+	32, // 55: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	56, // 56: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
+	51, // 57: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
+	30, // 58: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
+	34, // 59: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
+	35, // 60: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
+	10, // 61: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
+	57, // 62: lofamo.v1.FaultSupervisor.ListIncidents:input_type -> lofamo.v1.ListIncidentsRequest
+	58, // 63: lofamo.v1.FaultSupervisor.GetIncident:input_type -> lofamo.v1.GetIncidentRequest
+	59, // 64: lofamo.v1.FaultSupervisor.WatchIncidents:input_type -> lofamo.v1.WatchIncidentsRequest
+	60, // 65: lofamo.v1.FaultSupervisor.AcknowledgeIncident:input_type -> lofamo.v1.AcknowledgeIncidentRequest
+	12, // 66: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
+	17, // 67: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
+	37, // 68: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	19, // 69: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
+	39, // 70: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	41, // 71: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	6,  // 72: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
+	8,  // 73: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
+	3,  // 74: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
+	4,  // 75: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
+	22, // 76: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	27, // 77: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	31, // 78: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	54, // 79: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	36, // 80: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	11, // 81: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
+	61, // 82: lofamo.v1.FaultSupervisor.ListIncidents:output_type -> lofamo.v1.ListIncidentsResponse
+	62, // 83: lofamo.v1.FaultSupervisor.GetIncident:output_type -> lofamo.v1.Incident
+	63, // 84: lofamo.v1.FaultSupervisor.WatchIncidents:output_type -> lofamo.v1.WatchIncidentsResponse
+	64, // 85: lofamo.v1.FaultSupervisor.AcknowledgeIncident:output_type -> lofamo.v1.AcknowledgeIncidentResponse
+	13, // 86: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
+	18, // 87: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
+	38, // 88: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	20, // 89: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
+	40, // 90: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	42, // 91: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	7,  // 92: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
+	9,  // 93: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
+	0,  // 94: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
+	5,  // 95: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
+	23, // 96: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	28, // 97: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	78, // [78:98] is the sub-list for method output_type
+	58, // [58:78] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_fault_supervisor_proto_init() }
@@ -3581,7 +3662,7 @@ func file_lofamo_v1_fault_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_fault_supervisor_proto_rawDesc), len(file_lofamo_v1_fault_supervisor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
 // The exit codes.
@@ -71,7 +73,8 @@ type App struct {
 	Context                    string // of the configuration file; empty: the current one
 	Region                     string // of a local cluster; empty: all
 
-	noted bool // a hidden context was named
+	noted   bool                  // a hidden context was named
+	cluster *lofamov1.ClusterInfo // of the last answer that has it; nil: none has
 }
 
 // Exactly requires a number of arguments, and names missing ones.

@@ -41,10 +41,10 @@ func TestNodeShowsWhetherKernelsDied(t *testing.T) {
 	n := &lofamov1.Node{HostKernel: &lofamov1.KernelVerdict{Why: "its kernel is dead\x1b"},
 		DnpKernel: &lofamov1.KernelVerdict{Why: "it lives"}}
 	want := [][]string{{"Host kernel", "its kernel is dead·"}, {"DNP kernel", "it lives"}}
-	if got := nodeNotes(nil, n); !slices.EqualFunc(got, want, slices.Equal) {
+	if got := nodeNotes(&App{}, n); !slices.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := nodeNotes(nil, &lofamov1.Node{}); len(got) != 0 {
+	if got := nodeNotes(&App{}, &lofamov1.Node{}); len(got) != 0 {
 		t.Errorf("%q of a node without a verdict", got)
 	}
 }

@@ -12,10 +12,10 @@ import (
 )
 
 // Subject names an event's subject: the node and its component, the group fault, or another changed object.
-func Subject(e *lofamov1.Event) (node, component string) {
+func (w Words) Subject(e *lofamov1.Event) (node, component string) {
 	switch e.GetKind() {
 	case lofamov1.EventKind_GROUP_CHANGED:
-		return e.GetGroup().GetId(), "group"
+		return w.Group(e.GetGroup().GetId()), "group"
 	case lofamov1.EventKind_WARNING_CHANGED:
 		return e.GetNode(), e.GetComponent()
 	case lofamov1.EventKind_MAINTENANCE_CHANGED:
@@ -96,7 +96,11 @@ func EventNotes(a *App, e *lofamov1.Event) []string {
 		out = append(out, "flapping")
 	}
 	if g := e.GetGroup(); g != nil {
-		out = append(out, fmt.Sprintf("%s of %s", g.GetKind(), fault.Plural(g.GetSize(), "node")))
+		size := fault.Plural(g.GetSize(), "node")
+		if a.Words().Group(g.GetId()) == g.GetId() {
+			size = g.GetKind().String() + " of " + size
+		}
+		out = append(out, size)
 		if g.GetInferred() > 0 {
 			out = append(out, fmt.Sprintf("%d inferred dead", g.GetInferred()))
 		}
@@ -131,7 +135,7 @@ func EventRows(a *App, events []*lofamov1.Event, wide bool) [][]string {
 	}
 	rows := [][]string{head}
 	for _, e := range events {
-		node, component := Subject(e)
+		node, component := a.Words().Subject(e)
 		from, to := Change(e)
 		r := []string{
 			strconv.FormatUint(e.GetRevision(), 10), a.Clock(e.GetTime()), node, component, from, to,
@@ -144,5 +148,5 @@ func EventRows(a *App, events []*lofamov1.Event, wide bool) [][]string {
 		}
 		rows = append(rows, r)
 	}
-	return rows
+	return a.Words().Columns(rows)
 }

@@ -6,19 +6,18 @@ import (
 
 // PrintExplanation prints why a component or a group has its state.
 func PrintExplanation(a *App, e *lofamov1.ExplainResponse) error {
+	a.Learn(e.GetCluster())
 	verdict := StateName(e.GetState())
 	if c := CauseName(e.GetCause()); c != "-" {
 		verdict += ", cause " + c
 	}
 	group := e.GetNode() == ""
 	if group && len(e.GetGroups()) > 0 {
-		a.Printf("%s", e.GetGroups()[0].GetId())
+		a.Printf("%s", a.Words().Group(e.GetGroups()[0].GetId()))
 	} else {
 		a.Printf("%s of %s", e.GetComponent(), e.GetNode())
 	}
-	if e.GetCoord() != "" {
-		a.Printf(" at %s", e.GetCoord())
-	}
+	a.Printf("%s", a.Words().At(e.GetCoord()))
 	if e.GetSince() != nil {
 		a.Printf(" has been %s, for %s (since %s)", verdict, a.Since(e.GetSince()), a.Clock(e.GetSince()))
 	} else {

@@ -18,7 +18,11 @@ func GroupRows(a *App, groups []*lofamov1.Group, wide bool) [][]string {
 		if g.GetOf() > g.GetSize() {
 			size += " of " + strconv.FormatUint(uint64(g.GetOf()), 10)
 		}
-		r := []string{g.GetId(), g.GetKind().String(), StateName(g.GetState()), CauseName(g.GetCause()), size,
+		name, kind := a.Words().Group(g.GetId()), g.GetKind().String()
+		if name != g.GetId() {
+			kind = "-"
+		}
+		r := []string{name, kind, StateName(g.GetState()), CauseName(g.GetCause()), size,
 			strconv.FormatUint(uint64(g.GetInferred()), 10), a.Since(g.GetSince())}
 		if wide {
 			r = append(r, Dash(Printable(g.GetReason())), Dash(Some(g.GetMembers(), 8)))

@@ -40,9 +40,9 @@ func NodeRows(a *App, nodes []*lofamov1.Node, wide bool) [][]string {
 				Dash(servicenet.WatchdogState(n.GetHardwareWatchdog())),
 				Dash(Printable(n.GetReason())), Dash(labels(n.GetLabels())))
 		}
-		rows = append(rows, append(r, Dash(strings.Join(notes(n), ", ")), Dash(notNormal(n))))
+		rows = append(rows, append(r, Dash(strings.Join(notes(n, a.Words()), ", ")), Dash(notNormal(n))))
 	}
-	return rows
+	return a.Words().Columns(rows)
 }
 
 // starvedFor returns the measure of a starved half.
@@ -55,6 +55,14 @@ func overBudget(h halfHealth) bool { return h.GetProcessor().GetBudgetLevel() > 
 
 // notRealtime reports whether a half lacks real-time scheduling, by a report that is not old.
 func notRealtime(h halfHealth) bool { return h.GetProcessor().GetNotRealtime() && !h.GetOld() }
+
+// lostPaths names the service interfaces that a node has lost, by a report that is not old; empty: none.
+func lostPaths(n *lofamov1.Node) string {
+	if n.GetDeliveryOld() {
+		return ""
+	}
+	return Printable(servicenet.LostPathsWords(servicenet.LostPaths(n.GetDelivery())))
+}
 
 // stoppedFor returns the remark on an announced stop.
 func stoppedFor(s *lofamov1.Stopped) string {
@@ -73,14 +81,14 @@ func Restarting(r *lofamov1.Restarting) string {
 }
 
 // notes returns remarks that complete the state of a node.
-func notes(n *lofamov1.Node) []string {
+func notes(n *lofamov1.Node, words Words) []string {
 	var out []string
 	add := func(is bool, text string) {
 		if is {
 			out = append(out, text)
 		}
 	}
-	add(n.GetSpare(), "spare")
+	add(n.GetSpare(), words.Spare)
 	add(n.GetMaintenance() != nil, "maintenance")
 	add(n.GetRestarting() != nil, "restarting "+Restarting(n.GetRestarting()))
 	add(n.GetStopped() != nil, stoppedFor(n.GetStopped()))
@@ -93,6 +101,7 @@ func notes(n *lofamov1.Node) []string {
 	} else if len(all) == 1 {
 		add(true, all[0].name+" not real-time")
 	}
+	add(lostPaths(n) != "", lostPaths(n))
 	add(n.GetInferred(), "inferred dead")
 	add(n.GetUnreachable(), "unreachable")
 	add(n.GetSingleWitness(), "single witness")
@@ -102,7 +111,7 @@ func notes(n *lofamov1.Node) []string {
 	for _, w := range n.GetWarnings() {
 		add(true, "warning: "+w.GetComponent())
 	}
-	for _, g := range n.GetGroups() {
+	for _, g := range words.Groups(n.GetGroups()) {
 		add(true, "in "+g)
 	}
 	return out
@@ -172,7 +181,7 @@ func LinkRows(a *App, links []*lofamov1.Link, wide bool) [][]string {
 		}
 		rows = append(rows, r)
 	}
-	return rows
+	return a.Words().Columns(rows)
 }
 
 // Deciding returns the newest evidence for the state, else the newest evidence, else nil.
@@ -244,9 +253,9 @@ func quorum(s *lofamov1.Supervisor) string {
 
 // PrintNode prints everything known of a node. wide prints all evidence, not just the newest.
 func PrintNode(a *App, n *lofamov1.Node, wide bool) error {
-	where := " at " + n.GetCoord()
+	where := a.Words().At(n.GetCoord())
 	if n.GetSpare() {
-		where = ", a spare"
+		where = ", " + a.Words().Spare
 	}
 	state := nodeVerdict(n)
 	if n.GetSince() != nil { // a spare has no committed state
@@ -328,7 +337,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 	add(n.GetSingleWitness(), "Witnesses", "fewer than the quorum: no destructive response may rest on this verdict")
 	add(n.GetInferred(), "Inferred", "taken for dead: no living node could see it")
 	add(n.GetUnreachable(), "Unreachable", "no living path from the supervisors leads to it")
-	add(len(n.GetGroups()) > 0, "Member of", strings.Join(n.GetGroups(), ", "))
+	add(len(n.GetGroups()) > 0, "Member of", strings.Join(a.Words().Groups(n.GetGroups()), ", "))
 	for i, line := range controllerLines(n.GetController()) {
 		add(true, map[bool]string{true: "Controller"}[i == 0], line)
 	}
@@ -351,6 +360,7 @@ func nodeNotes(a *App, n *lofamov1.Node) [][]string {
 		add(overBudget(h), "Processor", "its "+h.name+" half "+servicenet.BudgetWords(h.GetProcessor()))
 		add(notRealtime(h), "Scheduling", "its "+h.name+" half "+servicenet.RealtimeWords(h.GetProcessor()))
 	}
+	add(lostPaths(n) != "", "Service", lostPaths(n))
 	for _, w := range n.GetWarnings() {
 		add(true, "Warning", Warning(w))
 	}

@@ -40,9 +40,9 @@ func ResponseStateNames() []string {
 }
 
 // ResponseTarget names the target of a response.
-func ResponseTarget(r *lofamov1.Response) string {
+func (w Words) ResponseTarget(r *lofamov1.Response) string {
 	if r.GetGroup() != "" {
-		return "group " + r.GetGroup()
+		return "group " + w.Group(r.GetGroup())
 	}
 	return r.GetNode() + "/" + r.GetComponent()
 }
@@ -103,7 +103,7 @@ func ResponseRows(a *App, responses []*lofamov1.Response, wide bool) [][]string 
 	}
 	rows := [][]string{head}
 	for _, r := range responses {
-		row := []string{r.GetId(), ResponseTarget(r), r.GetPolicy(), ResponseState(r), ResponseStep(r), a.Since(r.GetProposed()),
+		row := []string{r.GetId(), a.Words().ResponseTarget(r), r.GetPolicy(), ResponseState(r), ResponseStep(r), a.Since(r.GetProposed()),
 			ResponseWhy(a, r)}
 		if wide {
 			var by []string
@@ -127,7 +127,7 @@ func PrintResponse(a *App, r *lofamov1.Response) error {
 	head := [][]string{
 		{"Response", r.GetId() + ", version " + strconv.FormatUint(r.GetVersion(), 10)},
 		{"Policy", fmt.Sprintf("%s (%s, digest %s)", r.GetPolicy(), ModeName(r.GetMode()), r.GetDigest())},
-		{"Fault", fmt.Sprintf("%s %s, cause %s, since %s", ResponseTarget(r), StateName(r.GetFaultState()),
+		{"Fault", fmt.Sprintf("%s %s, cause %s, since %s", a.Words().ResponseTarget(r), StateName(r.GetFaultState()),
 			CauseName(r.GetFaultCause()), a.Clock(r.GetFaultSince()))},
 		{"State", state}, {"Proposed", a.Clock(r.GetProposed())},
 	}
@@ -191,5 +191,5 @@ func PrintWord(a *App, r *lofamov1.Response) {
 	if w := ResponseWhy(a, r); w != "-" {
 		why = ", " + w
 	}
-	a.Printf("%s for %s is %s%s\n", r.GetId(), ResponseTarget(r), ResponseState(r), why)
+	a.Printf("%s for %s is %s%s\n", r.GetId(), a.Words().ResponseTarget(r), ResponseState(r), why)
 }

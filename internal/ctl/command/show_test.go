@@ -59,6 +59,24 @@ func TestWarningSaysNothingTwice(t *testing.T) {
 	}
 }
 
+// TestLostServicePathInTables: a node with one of two service paths left is remarked, and the lost one named, while its report is not old.
+func TestLostServicePathInTables(t *testing.T) {
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}
+	n := &lofamov1.Node{Id: "n0-0-0", State: lofamov1.State_NORMAL, Delivery: &lofamov1.DeliveryStatus{
+		Rails: []*lofamov1.RailStatus{{Name: "direct/eth0", Down: true}, {Name: "direct/eth1"}, {Name: "gossip"}}}}
+	const want = "1 of 2 service paths left: eth0 is down"
+	if got := NodeRows(a, []*lofamov1.Node{n}, false)[1][6]; got != want {
+		t.Errorf("notes %q, want %q", got, want)
+	}
+	if rows := nodeNotes(a, n); len(rows) != 1 || rows[0][0] != "Service" || rows[0][1] != want {
+		t.Errorf("%q: want %q", rows, want)
+	}
+	n.DeliveryOld = true
+	if notes, more := notes(n, torusWords), nodeNotes(a, n); len(notes)+len(more) > 0 {
+		t.Errorf("of an old report: %q, %q", notes, more)
+	}
+}
+
 // TestHalfOverBudgetInTables: the level is a remark about the node while its report is not old.
 func TestHalfOverBudgetInTables(t *testing.T) {
 	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC}}

@@ -21,8 +21,10 @@ func warnAnswer(a *App, answer any) {
 	}
 }
 
-// WarnCluster warns about an incomplete answer: a stale one, with its age, and regions that are cut off.
+// WarnCluster warns about an incomplete answer: a stale one, with its age, and regions that are cut off. It remembers the kind of cluster
+// for App.Words.
 func WarnCluster(a *App, c *lofamov1.ClusterInfo) {
+	a.Learn(c)
 	for _, r := range c.GetRegions() {
 		if r.GetState() == lofamov1.State_NORMAL {
 			continue

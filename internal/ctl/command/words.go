@@ -1,7 +1,9 @@
 package command
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -20,6 +22,7 @@ type Words struct {
 	Plane                string // all links between two planes have failed
 	Direction            string // a direction of the torus; empty: the reader has none
 	Geometry             string // a group of neighbouring places; empty: they have a name
+	Spare                string // a node without a place
 }
 
 var torusWords = Words{
@@ -34,6 +37,7 @@ var torusWords = Words{
 	Partition:      "no living path leads to this part of the torus: its nodes may be healthy",
 	Plane:          "all links between two planes have failed: look for a shared cause, such as a cable tray",
 	Direction:      "direction",
+	Spare:          "spare",
 }
 
 var ordinaryWords = Words{
@@ -48,6 +52,7 @@ var ordinaryWords = Words{
 	Partition:      "no living path leads to these nodes: they may be healthy",
 	Plane:          "many links have failed together: look for a shared cause, such as a switch",
 	Geometry:       "nodes together",
+	Spare:          "takes no part",
 }
 
 // WordsOf returns the words for the readers of a cluster.
@@ -56,6 +61,81 @@ func WordsOf(c *lofamov1.ClusterInfo) Words {
 		return ordinaryWords
 	}
 	return torusWords
+}
+
+// Words returns the words for the readers of the cluster that answered last.
+func (a *App) Words() Words { return WordsOf(a.cluster) }
+
+// LearnCluster asks for the kind of cluster, for answers that do not have it. Without an answer the words stay as they are.
+func (a *App) LearnCluster(ctx context.Context, s Session) {
+	if resp, err := s.GetSummary(ctx, &lofamov1.GetSummaryRequest{}); err == nil {
+		a.Learn(resp.GetCluster())
+	}
+}
+
+// Learn remembers the kind of cluster for Words; nil changes nothing.
+func (a *App) Learn(c *lofamov1.ClusterInfo) {
+	if c != nil {
+		a.cluster = c
+	}
+}
+
+// Torus reports whether places mean anything to the readers.
+func (w Words) Torus() bool { return w.Direction != "" }
+
+// At adds a place to the name of a node, if the readers have places and the node has one.
+func (w Words) At(coord string) string {
+	if coord == "" || !w.Torus() {
+		return ""
+	}
+	return " at " + coord
+}
+
+// Columns drops the columns of places from a table with a heading, if the readers have none.
+func (w Words) Columns(rows [][]string) [][]string {
+	if w.Torus() {
+		return rows
+	}
+	out := make([][]string, len(rows))
+	for i, row := range rows {
+		for k, cell := range row {
+			if head := rows[0][k]; head != "COORD" && head != "PEER COORD" {
+				out[i] = append(out[i], cell)
+			}
+		}
+	}
+	return out
+}
+
+// geometric are the kinds of group fault that have their names from places.
+var geometric = []string{"row", "plane", "block", "partition"}
+
+// Group names a group fault for its readers: "plane/Z=0/LINK", or "nodes together/LINK" where places say nothing. The name of a region may
+// come first.
+func (w Words) Group(id string) string {
+	if w.Torus() {
+		return id
+	}
+	parts := strings.Split(id, "/")
+	for i, kind := range parts[:min(len(parts)-1, 2)] {
+		if kind == "label" {
+			break
+		}
+		if slices.Contains(geometric, kind) {
+			parts[i] = w.Geometry
+			return strings.Join(slices.Delete(parts, i+1, i+2), "/")
+		}
+	}
+	return id
+}
+
+// Groups names group faults.
+func (w Words) Groups(ids []string) []string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = w.Group(id)
+	}
+	return out
 }
 
 // Size returns how large a cluster with that number of placed nodes is: its number of nodes, or the dims of its torus.

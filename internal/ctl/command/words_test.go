@@ -7,8 +7,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 )
 
 // TestPageHasSameWords: the page for browsers says each phrase as lofamoctl does, for a torus and for an ordinary cluster.
@@ -44,6 +46,75 @@ func TestOrdinaryWordsHaveNoTorus(t *testing.T) {
 	for i := range v.NumField() {
 		if term := regexp.MustCompile(`(?i)torus|DNP|plane|rail|spare|halves|tray`).FindString(v.Field(i).String()); term != "" {
 			t.Errorf("%s has %q: %s", v.Type().Field(i).Name, term, v.Field(i))
+		}
+	}
+}
+
+// TestGroupsWithoutPlacesAreNodesTogether: only groups that have their names from places lose them, and keep their region and their cause.
+func TestGroupsWithoutPlacesAreNodesTogether(t *testing.T) {
+	for id, want := range map[string]string{
+		"plane/Z=0": "nodes together", "row/X=0,Y=0/LINK": "nodes together/LINK", "block/0,0,0..1,1,0": "nodes together",
+		"partition/0,0,4": "nodes together", "west/plane/Z=0": "west/nodes together", "label/rack=r1": "label/rack=r1",
+		"label/row=plane/x": "label/row=plane/x", "west/label/rack=r1/LINK": "west/label/rack=r1/LINK", "": "",
+	} {
+		if got := ordinaryWords.Group(id); got != want {
+			t.Errorf("%q is %q, want %q", id, got, want)
+		}
+		if got := torusWords.Group(id); got != id {
+			t.Errorf("in a torus %q is %q", id, got)
+		}
+	}
+}
+
+// TestOrdinaryAnswersHaveNoTorus prints each kind of answer to readers without a torus: none has a place or one of its terms.
+func TestOrdinaryAnswersHaveNoTorus(t *testing.T) {
+	var out strings.Builder
+	a := &App{Env: Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC, Stdout: &out}}
+	const failed = lofamov1.State_FAILED
+	group := &lofamov1.Group{Id: "plane/Z=0", Kind: lofamov1.GroupKind_PLANE, State: failed, Size: 4, Members: []string{"n1", "n2"}}
+	node := &lofamov1.Node{Id: "n1", Coord: "0,0,0", State: failed, Groups: []string{"plane/Z=0"}}
+	spare := &lofamov1.Node{Id: "n9", Spare: true, State: lofamov1.State_UNKNOWN}
+	cluster := &lofamov1.ClusterInfo{Ordinary: true, Dims: "4x2x1 without 1,1,0"}
+	if err := PrintExplanation(a, &lofamov1.ExplainResponse{Node: "n1", Component: "node", Coord: "0,0,0", State: failed, Cluster: cluster,
+		Groups: []*lofamov1.Group{group}}); err != nil { // from which the others know the kind of cluster
+		t.Fatal(err)
+	}
+	if err := PrintExplanation(a, &lofamov1.ExplainResponse{Component: "group", State: failed, Groups: []*lofamov1.Group{group}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []*lofamov1.Node{node, spare} {
+		if err := PrintNode(a, n, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, wide := range []bool{false, true} {
+		for _, rows := range [][][]string{
+			NodeRows(a, []*lofamov1.Node{node, spare}, wide), GroupRows(a, []*lofamov1.Group{group}, wide),
+			LinkRows(a, []*lofamov1.Link{{Node: "n1", Coord: "0,0,0", Direction: "X+", Peer: "n2", PeerCoord: "1,0,0", State: failed}}, wide),
+			EventRows(a, []*lofamov1.Event{{Node: "n1", Coord: "0,0,0", Component: "node", To: failed},
+				{Kind: lofamov1.EventKind_GROUP_CHANGED, Group: group, To: failed}}, wide),
+		} {
+			if err := a.Table(rows); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range rows {
+				if len(r) != len(rows[0]) {
+					t.Errorf("the heading has %d cells, a row %d: %q", len(rows[0]), len(r), r)
+				}
+			}
+		}
+	}
+	if got := a.Words().ResponseTarget(&lofamov1.Response{Group: "plane/Z=0"}); got != "group nodes together" {
+		t.Errorf("a response to a group is for %q", got)
+	}
+	for _, want := range []string{"nodes together", "takes no part"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if term := regexp.MustCompile(`(?i)torus|plane|Z=|\bspare|COORD|\d,\d,\d|\dx\d`).FindString(line); term != "" {
+			t.Errorf("%q in: %s", term, line)
 		}
 	}
 }

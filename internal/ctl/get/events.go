@@ -74,6 +74,9 @@ cause alone; --all prints them too. Formats for programs have every change.
 			if err != nil {
 				return fmt.Errorf("get events: %w", command.Plain(err))
 			}
+			if !f.output.Format.Structured() {
+				a.LearnCluster(ctx, s)
+			}
 			begin, err := f.missingBefore(ctx, s, resp)
 			if err != nil {
 				a.Warnf("lofamoctl: whether earlier changes are no longer kept is not known: %v\n", command.Plain(err))
@@ -281,6 +284,9 @@ fault stood: NORMAL is the time without it.`,
 			req.Since = timestamppb.New(a.Env.Now().Add(-since))
 		}
 		return command.Query(a, cmd, "history", o, func(ctx context.Context, s command.Session) (*lofamov1.GetHistoryResponse, error) {
+			if !o.Format.Structured() {
+				a.LearnCluster(ctx, s)
+			}
 			return s.GetHistory(ctx, req)
 		}, func(resp *lofamov1.GetHistoryResponse) error {
 			return printHistory(a, resp, o.Format == command.FormatWide)

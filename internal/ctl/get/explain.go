@@ -19,7 +19,10 @@ func getGroupsCommand(a *command.App) *cobra.Command {
 		Aliases: []string{"group", "gr"},
 		Short:   "Group faults: the common cause of many faults",
 		Long: `Prints one line for each group fault: a whole row, plane or block of the torus, all nodes that share a rack, switch or
-power feed, or a part to which no living path leads. With NODE it prints those that the node is a member of.`,
+power feed, or a part to which no living path leads. With NODE it prints those that the node is a member of.
+
+In an ordinary cluster, whose nodes have no places, a row, plane or block is called "nodes together". -o
+jsonpath='{.groups[*].id}' prints the ids that 'lofamoctl explain' takes.`,
 		Example:           "  lofamoctl get groups\n  lofamoctl get groups 1,0,1 -o wide",
 		Args:              command.Between(0, "NODE"),
 		ValidArgsFunction: a.CompleteFirstNode,

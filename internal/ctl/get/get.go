@@ -92,7 +92,8 @@ func getNodesCommand(a *command.App) *cobra.Command {
 		Long: `Prints one line for each node, or for each named one, with the group faults of the nodes above them.
 
 NOTES add to the state: maintenance, an announced restart of a half, warnings, flapping components, a verdict of a
-single witness, a node that is inferred dead because no living node could see it, an unreachable node, spares.
+single witness, a node that is inferred dead because no living node could see it, an unreachable node, a node that has
+lost some of its service interfaces, spares.
 ` + command.NodeSelectors,
 		Example: "  lofamoctl get nodes\n  lofamoctl get nodes n1 n2\n" +
 			"  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector " +
@@ -157,6 +158,9 @@ func getNodeCommand(a *command.App) *cobra.Command {
 	o := command.GetFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return command.Query(a, cmd, "get node "+args[0], o, func(ctx context.Context, s command.Session) (*lofamov1.Node, error) {
+			if !o.Format.Structured() {
+				a.LearnCluster(ctx, s)
+			}
 			return s.GetNode(ctx, args[0])
 		}, func(n *lofamov1.Node) error {
 			return command.PrintNode(a, n, o.Format == command.FormatWide)

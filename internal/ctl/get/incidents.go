@@ -69,6 +69,9 @@ Without --state the table omits CLOSED incidents; -o json, yaml and name print a
 			return err
 		}
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			if !o.Format.Structured() {
+				a.LearnCluster(ctx, s)
+			}
 			if o.Watch {
 				since := req.GetSince()
 				return watchIncidents(a, ctx, s, &lofamov1.WatchIncidentsRequest{States: req.GetStates(), Node: req.GetNode()},
@@ -183,14 +186,23 @@ func listJSON[M proto.Message](list []M) ([]byte, error) {
 }
 
 // Where names the place of a root cause: a node, the two ends of a link, or a group fault.
-func Where(in *lofamov1.Incident) string {
+func Where(in *lofamov1.Incident, words command.Words) string {
 	switch {
 	case in.GetGroup() != "":
-		return in.GetGroup()
+		return words.Group(in.GetGroup())
 	case in.GetPeer() != "":
 		return in.GetNode() + " - " + in.GetPeer()
 	}
 	return in.GetNode()
+}
+
+// Summary is the summary of an incident, printable, with the name that a group fault has for the readers.
+func Summary(in *lofamov1.Incident, words command.Words) string {
+	text := in.GetSummary()
+	if id := strings.TrimPrefix(in.GetGroup(), in.GetRegion()+"/"); id != "" {
+		text = strings.ReplaceAll(text, id, words.Group(id))
+	}
+	return command.Printable(text)
 }
 
 func incidentRows(a *command.App, list []*lofamov1.Incident, wide bool) [][]string {
@@ -201,13 +213,13 @@ func incidentRows(a *command.App, list []*lofamov1.Incident, wide bool) [][]stri
 	rows := [][]string{head}
 	for _, in := range list {
 		row := []string{
-			in.GetId(), in.GetState().String(), in.GetSeverity().String(), Where(in), in.GetComponent(), command.StateName(in.GetFault()),
+			in.GetId(), in.GetState().String(), in.GetSeverity().String(), Where(in, a.Words()), in.GetComponent(), command.StateName(in.GetFault()),
 			command.CauseName(in.GetCause()), a.Since(in.GetSince()), command.Count(in.GetConsequenceCount()),
 			acknowledgedBy(in),
 		}
 		if wide {
 			row = append(row, a.Clock(in.GetUntil()), command.Dash(in.GetVerdict().GetRule()),
-				command.Dash(command.Some(in.GetVerdict().GetWitnesses(), 3)), command.Printable(in.GetSummary()))
+				command.Dash(command.Some(in.GetVerdict().GetWitnesses(), 3)), Summary(in, a.Words()))
 		}
 		rows = append(rows, row)
 	}
@@ -226,6 +238,9 @@ func acknowledgedBy(in *lofamov1.Incident) string {
 
 func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id string) error {
 	return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+		if !o.Format.Structured() {
+			a.LearnCluster(ctx, s)
+		}
 		show := func(one []*lofamov1.Incident) error {
 			if o.Format.Structured() {
 				return printIncidents(a, o.Format, one)
@@ -248,8 +263,8 @@ func getIncident(a *command.App, cmd *cobra.Command, o *command.OutputFlag, id s
 func printIncident(a *command.App, in *lofamov1.Incident) error {
 	v := in.GetVerdict()
 	a.Printf("incident   %s  %s  %s\n", in.GetId(), in.GetState(), in.GetSeverity())
-	a.Printf("root cause %s, %s, cause %s\n", Where(in), in.GetComponent(), command.CauseName(in.GetCause()))
-	a.Printf("summary    %s\n", command.Printable(in.GetSummary()))
+	a.Printf("root cause %s, %s, cause %s\n", Where(in, a.Words()), in.GetComponent(), command.CauseName(in.GetCause()))
+	a.Printf("summary    %s\n", Summary(in, a.Words()))
 	a.Printf("since      %s (%s ago)%s\n", a.Clock(in.GetSince()), a.Since(in.GetSince()), returned(in))
 	if in.GetUntil() != nil {
 		a.Printf("until      %s (%s ago)\n", a.Clock(in.GetUntil()), a.Since(in.GetUntil()))
@@ -318,7 +333,7 @@ func printIncidentResponses(a *command.App, in *lofamov1.Incident) error {
 	a.Printf("\nresponses: %d\n", max(in.GetResponseCount(), uint32(len(in.GetResponses()))))
 	rows := [][]string{{"ID", "POLICY", "TO", "STATE", "STEP", "SINCE", "RESULT"}}
 	for _, r := range in.GetResponses() {
-		to, state := r.GetGroup(), strings.ToLower(strings.TrimPrefix(r.GetState().String(), "RESPONSE_"))
+		to, state := a.Words().Group(r.GetGroup()), strings.ToLower(strings.TrimPrefix(r.GetState().String(), "RESPONSE_"))
 		if to == "" {
 			to = r.GetNode() + "/" + r.GetComponent()
 		}

@@ -168,7 +168,7 @@ func (d *Drawing) row(y, z int) {
 			text = strings.Repeat(" ", d.cell()/2) + "·" + strings.Repeat(" ", d.cell()-d.cell()/2-1)
 		}
 		if rank == d.Chosen {
-			line.WriteString(d.Paint.Chosen(d.chosenMark(text)))
+			line.WriteString(chosenMark(d.Paint, text))
 		} else {
 			line.WriteString(d.Paint.State(state, text))
 		}
@@ -191,12 +191,12 @@ func (d *Drawing) cable(c grid.Coord, dir grid.Direction, line string, n int) st
 	return d.Paint.State(s, strings.Repeat(CableMark(s, line), n))
 }
 
-// chosenMark distinguishes a chosen node without colours too.
-func (d *Drawing) chosenMark(text string) string {
-	if d.Paint.On {
-		return text
+// chosenMark distinguishes a chosen node, without colours too.
+func chosenMark(p command.Painter, text string) string {
+	if !p.On {
+		text = ">" + text[1:]
 	}
-	return ">" + text[1:]
+	return p.Chosen(text)
 }
 
 // verticals draws the cables that leave row y in direction dir.

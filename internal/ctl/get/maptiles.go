@@ -28,36 +28,58 @@ func (m *Map) picture(info *lofamov1.ClusterInfo, p command.Painter, columns int
 
 // tiles draws the nodes of an ordinary cluster in the given number of columns, and lists its faulty links.
 func (m *Map) tiles(info *lofamov1.ClusterInfo, p command.Painter, columns int) string {
+	lines, _ := m.Tiles(info, p, columns, "")
+	return strings.Join(append(lines, fmt.Sprintf("nodes %s %s %s %s", p.State(lofamov1.State_NORMAL, "[ ] NORMAL"),
+		p.State(lofamov1.State_SICK, "[!] SICK"), p.State(lofamov1.State_FAILED, "[X] FAILED"),
+		p.State(lofamov1.State_UNKNOWN, "[?] UNKNOWN"))), "\n") + "\n"
+}
+
+// Tiles returns the lines of the tiles and of the faulty links, and the index of the line with the chosen node; chosen "": none is marked.
+func (m *Map) Tiles(info *lofamov1.ClusterInfo, p command.Painter, columns int, chosen string) (lines []string, at int) {
 	key, racks, width := m.racks(info.GetDomainLabels())
 	perLine := max(1, (columns+1)/(width+6)) // "[", mark, name, " ]", and a space between two
-	var b strings.Builder
-	for _, value := range slices.SortedFunc(maps.Keys(racks), func(a, b string) int {
-		return cmp.Or(compareBool(a == "", b == ""), natural(a, b)) // nodes without the label come last
-	}) {
+	for _, value := range rackOrder(racks) {
 		switch {
 		case value != "":
-			fmt.Fprintf(&b, "%s %s\n", key, command.Printable(value))
+			lines = append(lines, key+" "+command.Printable(value))
 		case key != "":
-			fmt.Fprintf(&b, "no %s\n", key)
+			lines = append(lines, "no "+key)
 		}
-		for line := range slices.Chunk(racks[value], perLine) {
-			for i, n := range line {
+		for row := range slices.Chunk(racks[value], perLine) {
+			var b strings.Builder
+			for i, n := range row {
 				text := fmt.Sprintf("[%s%-*s ]", NodeMark(n.GetState()), width, n.GetId())
 				if n.GetMaintenance() != nil {
 					text = "(" + strings.TrimSuffix(text[1:], "]") + ")"
 				}
-				b.WriteString(strings.Repeat(" ", min(i, 1)) + p.State(n.GetState(), text))
+				if n.GetId() == chosen {
+					text, at = chosenMark(p, text), len(lines)
+				} else {
+					text = p.State(n.GetState(), text)
+				}
+				b.WriteString(strings.Repeat(" ", min(i, 1)) + text)
 			}
-			b.WriteByte('\n')
+			lines = append(lines, b.String())
 		}
-		b.WriteByte('\n')
+		lines = append(lines, "")
 	}
-	for _, link := range m.faultyLinks(p) {
-		b.WriteString(link + "\n")
+	return append(lines, m.faultyLinks(p)...), at
+}
+
+// InTiles returns the nodes in the order of their tiles.
+func (m *Map) InTiles(info *lofamov1.ClusterInfo) (all []*lofamov1.Node) {
+	_, racks, _ := m.racks(info.GetDomainLabels())
+	for _, value := range rackOrder(racks) {
+		all = append(all, racks[value]...)
 	}
-	fmt.Fprintf(&b, "nodes %s %s %s %s\n", p.State(lofamov1.State_NORMAL, "[ ] NORMAL"), p.State(lofamov1.State_SICK, "[!] SICK"),
-		p.State(lofamov1.State_FAILED, "[X] FAILED"), p.State(lofamov1.State_UNKNOWN, "[?] UNKNOWN"))
-	return b.String()
+	return all
+}
+
+// rackOrder sorts racks as people count; nodes without the label come last.
+func rackOrder(racks map[string][]*lofamov1.Node) []string {
+	return slices.SortedFunc(maps.Keys(racks), func(a, b string) int {
+		return cmp.Or(compareBool(a == "", b == ""), natural(a, b))
+	})
 }
 
 // racks groups the nodes by the first of the keys that a node has as a label, and sorts each group by name. width is that of the longest

@@ -1,6 +1,7 @@
 package get
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -48,6 +49,34 @@ func TestOrdinaryClusterIsDrawnByRacks(t *testing.T) {
 		if got := m.tiles(info, command.Painter{}, tc.columns); got != tc.want {
 			t.Errorf("racks %v:\n%s\nwant:\n%s", tc.racked, got, tc.want)
 		}
+	}
+}
+
+// TestChosenTileIsMarked: the chosen node and its line, in the order of the tiles.
+func TestChosenTileIsMarked(t *testing.T) {
+	info := &lofamov1.ClusterInfo{Dims: "3x1x1", Ordinary: true, DomainLabels: []string{"rack"}}
+	nodes := &lofamov1.ListNodesResponse{Cluster: info}
+	for i, rack := range []string{"r10", "r9", ""} {
+		n := &lofamov1.Node{Id: fmt.Sprint("n", i), Coord: fmt.Sprint(i, ",0,0"), State: lofamov1.State_NORMAL}
+		if rack != "" {
+			n.Labels = map[string]string{"rack": rack}
+		}
+		nodes.Nodes = append(nodes.Nodes, n)
+	}
+	m, err := NewMap(nodes, &lofamov1.ListLinksResponse{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"rack r9", "[ n1 ]", "", "rack r10", "> n0 ]", "", "no rack", "[ n2 ]", ""}
+	if lines, at := m.Tiles(info, command.Painter{}, 30, "n0"); !slices.Equal(lines, want) || at != 4 {
+		t.Errorf("line %d of %q, want 4 of %q", at, lines, want)
+	}
+	var order []string
+	for _, n := range m.InTiles(info) {
+		order = append(order, n.GetId())
+	}
+	if !slices.Equal(order, []string{"n1", "n0", "n2"}) {
+		t.Errorf("in the order %q", order)
 	}
 }
 

@@ -43,9 +43,8 @@ supervisors and the counts of nodes and link ends. The first line says whether a
 nodes too: no evidence says that they work. Nodes that announced a clean stop count as stopped, not as UNKNOWN.
 
 -o json and yaml print {"time", "incidents", "responses", "breaker", "supervisors", "nodes", "links", "groups",
-"warnings", "maintenance", "stopped", "cluster"}, whose values are the API's own messages and numbers. "singleWitness" has nodes whose
-death only one other node would report, if there are any. "missing" names the parts that these supervisors do not serve, and
-regions that do not answer.
+"warnings", "maintenance", "stopped", "lostPaths", "singleWitness", "cluster"}, whose values are the API's own messages and
+numbers. "missing" names the parts that these supervisors do not serve, and regions that do not answer.
 -w prints all again when something changes, until Ctrl-C; changes of measurements alone do not count. If no supervisor
 answers for 1.5 s, it says on standard error since when it is blind, and later that it sees again.
 
@@ -222,17 +221,16 @@ func (st *clusterStatus) json() ([]byte, error) {
 		Warnings    uint32          `json:"warnings"`
 		Maintenance uint32          `json:"maintenance"`
 		Stopped     uint32          `json:"stopped"`
+		LostPaths   json.RawMessage `json:"lostPaths"`
+		Single      json.RawMessage `json:"singleWitness"`
 		Cluster     json.RawMessage `json:"cluster"`
-		Single      json.RawMessage `json:"singleWitness,omitempty"`
 		Missing     []string        `json:"missing,omitempty"`
 	}{
 		st.at.UTC(), raw(listJSON(st.incidents)), raw(listJSON(st.responses)), raw(command.ProtoJSON(st.breaker)),
 		raw(listJSON(st.supervisors)), raw(command.ProtoJSON(st.summary.GetNodes())), raw(command.ProtoJSON(st.summary.GetLinks())),
 		st.summary.GetGroups(), st.summary.GetWarnings(), st.summary.GetMaintenance(), st.summary.GetStopped(),
-		raw(command.ProtoJSON(st.summary.GetCluster())), nil, st.missing,
-	}
-	if single := st.summary.GetSingleWitness(); len(single) > 0 {
-		out.Single = raw(listJSON(single))
+		raw(listJSON(st.summary.GetLostPaths())), raw(listJSON(st.summary.GetSingleWitness())), raw(command.ProtoJSON(st.summary.GetCluster())),
+		st.missing,
 	}
 	if failed != nil {
 		return nil, failed

@@ -97,15 +97,16 @@ func (st *clusterStatus) broken() []string {
 	add(c.GetVerdictsHeld() != "", "verdicts are held back")
 	silent := int(st.summary.GetNodes().GetUnknown()) - int(st.summary.GetStopped())
 	add(silent > 0, fault.Plural(silent, "node")+" UNKNOWN")
+	add(len(st.summary.GetLostPaths()) > 0, fault.Plural(len(st.summary.GetLostPaths()), "node")+" with a lost service path")
 	return parts
 }
 
 // printFull prints one incident: the questions of an operator, each with its answer.
 func (st *clusterStatus) printFull(a *command.App, in *lofamov1.Incident) {
 	line := func(name, format string, args ...any) { a.Printf("  %-13s %s\n", name, fmt.Sprintf(format, args...)) }
-	a.Printf("%s %s %s: %s\n", in.GetState(), in.GetSeverity(), in.GetId(), command.Printable(in.GetSummary()))
+	a.Printf("%s %s %s: %s\n", in.GetState(), in.GetSeverity(), in.GetId(), Summary(in, a.Words()))
 	line("since", "%s, %s ago%s", a.Clock(in.GetSince()), a.Since(in.GetSince()), returned(in))
-	line("cause", "%s", causeInWords(in, command.WordsOf(st.summary.GetCluster())))
+	line("cause", "%s", causeInWords(in, a.Words()))
 	if in.GetVerdict().GetSingleWitness() {
 		line("", "single witness: no destructive response rests on this verdict")
 	}
@@ -343,7 +344,11 @@ func (st *clusterStatus) toDo(a *command.App, in *lofamov1.Incident) []string {
 			subject += " " + in.GetComponent()
 		}
 	}
-	out = append(out, "lofamoctl explain "+subject)
+	if words := command.WordsOf(st.summary.GetCluster()); words.Group(subject) != subject {
+		out = append(out, keeper+"get incidents "+id) // the id of the group says nothing to the readers
+	} else {
+		out = append(out, "lofamoctl explain "+subject)
+	}
 	if in.GetComponent() == "node" && in.GetFault() == lofamov1.State_FAILED && in.GetGroup() == "" && region == "" {
 		out = append(out, "if the machine does not come back: lofamoctl node leave "+subject+" --forget")
 	}
@@ -413,6 +418,14 @@ func (st *clusterStatus) printCluster(a *command.App) {
 	}
 	if more := len(single) - statusSingle; more > 0 {
 		line("", "%s more: lofamoctl get topology", fault.Plural(more, "node"))
+	}
+	lost := st.summary.GetLostPaths()
+	for i, l := range lost[:min(len(lost), statusRows)] {
+		line([]string{"service paths", ""}[min(i, 1)], "%s has %s", l.GetNode(),
+			command.Printable(servicenet.LostPathsWords(l.GetInterfaces(), int(l.GetOf()))))
+	}
+	if more := len(lost) - statusRows; more > 0 {
+		line("", "%d more: lofamoctl get nodes", more)
 	}
 	for _, m := range st.missing {
 		line("not here", "%s", command.Printable(m))

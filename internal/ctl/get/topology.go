@@ -25,7 +25,7 @@ func getTopologyCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "topology",
 		Aliases: []string{"topo"},
-		Short:   "The torus: sizes, nodes with places, labels and addresses, spares",
+		Short:   "The nodes: places, labels and addresses, spares",
 		Long: `Prints the supervisors' topology. You can edit the output of -o yaml and give it to 'lofamoctl apply'.
 
 The lines before the table rate the places of the nodes. The neighbours of a node are the witnesses of its death. A node is
@@ -56,7 +56,7 @@ line the remedy. JSON and YAML have them as "singleWitness", which 'lofamoctl ap
 			if improve {
 				return nil
 			}
-			return a.Table(topologyRows(top))
+			return a.Table(topologyRows(top, wordsOf(top)))
 		})
 	}
 	return cmd
@@ -80,14 +80,20 @@ func printPlacement(a *command.App, top *lofamov1.Topology, improve bool) error 
 	return nil
 }
 
-func topologyRows(top *lofamov1.Topology) [][]string {
+func topologyRows(top *lofamov1.Topology, words command.Words) [][]string {
 	rows := [][]string{{"NODE", "COORD", "SERVICE", "LABELS"}}
+	if !words.Torus() {
+		rows[0][1] = "NOTES"
+	}
 	for _, n := range top.GetNodes() {
-		coord := n.GetCoord()
-		if coord == "" {
-			coord = "spare"
+		place := n.GetCoord()
+		switch {
+		case place == "":
+			place = words.Spare
+		case !words.Torus():
+			place = "-"
 		}
-		rows = append(rows, []string{n.GetId(), coord, command.Dash(strings.Join(n.GetService(), ",")),
+		rows = append(rows, []string{n.GetId(), place, command.Dash(strings.Join(n.GetService(), ",")),
 			command.Dash(command.LabelText(n.GetLabels()))})
 	}
 	return rows
@@ -267,16 +273,23 @@ func label(a *command.App, ctx context.Context, s command.Session, name string, 
 	}
 }
 
-// sizeOf returns the number of nodes of an ordinary cluster, all of which have enrolled, or the dims of a torus.
+// sizeOf returns the number of nodes of an ordinary cluster, or the dims of a torus.
 func sizeOf(top *lofamov1.Topology) string {
+	if wordsOf(top).Torus() {
+		return "dims " + top.GetDims()
+	}
 	placed := 0
 	for _, n := range top.GetNodes() {
-		if n.GetCoord() == "" {
-			continue
-		}
-		if placed++; !n.GetProved() {
-			return "dims " + top.GetDims()
+		if n.GetCoord() != "" {
+			placed++
 		}
 	}
 	return fault.Plural(placed, "node")
+}
+
+// wordsOf returns the words for the readers of a topology, which is an ordinary cluster if all its nodes with a place have enrolled.
+func wordsOf(top *lofamov1.Topology) command.Words {
+	return command.WordsOf(&lofamov1.ClusterInfo{Ordinary: !slices.ContainsFunc(top.GetNodes(), func(n *lofamov1.TopologyNode) bool {
+		return n.GetCoord() != "" && !n.GetProved()
+	})})
 }

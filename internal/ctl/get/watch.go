@@ -96,6 +96,9 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 	}
 	defer a.Attend(ctx, s)()
 	left, served := f.count, false
+	if f.output.Format != command.FormatJSON {
+		a.LearnCluster(ctx, s)
+	}
 	progress := watchProgress(a, f.initial)
 	opts := client.WatchOptions{After: f.after, AfterIndex: f.index, AsSeen: f.asSeen, Node: node, Labels: f.Labels, Fields: f.Fields,
 		Initial: f.initial, Outage: f.outage, Progress: func(target string, err error) {
@@ -168,7 +171,7 @@ func printEvent(a *command.App, e *lofamov1.Event, f command.Format, p command.P
 	if e.GetAsSeen() {
 		revision = "as seen"
 	}
-	node, component := command.Subject(e)
+	node, component := a.Words().Subject(e)
 	from, to := command.Change(e)
 	fmt.Fprintf(&b, "%s  %-12s  %-8s %-15s  %s → %s", a.Clock(e.GetTime()), revision, node, component, from, p.State(e.GetTo(), to))
 	if c := command.CauseName(e.GetCause()); c != "-" {

@@ -59,6 +59,9 @@ expired (denied, not approved in time, or the fault ended first).`,
 			return err
 		}
 		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			if !o.Format.Structured() {
+				a.LearnCluster(ctx, s)
+			}
 			if o.Watch {
 				return watchResponses(a, ctx, s, req, o.Format)
 			}
@@ -196,6 +199,9 @@ func GetResponseCommand(a *command.App) *cobra.Command {
 	o := command.GetFormats(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return command.Query(a, cmd, "get response", o, func(ctx context.Context, s command.Session) (*lofamov1.Response, error) {
+			if !o.Format.Structured() {
+				a.LearnCluster(ctx, s)
+			}
 			return s.GetResponse(ctx, args[0])
 		}, func(r *lofamov1.Response) error {
 			return command.PrintResponse(a, r)

@@ -11,7 +11,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-const topHelp = `Panes
+// topHelp is the help for the readers of a torus, or of an ordinary cluster.
+func topHelp(torus bool) string {
+	planes, cables := "", "links               below the nodes, if they are SICK or FAILED between two nodes that live"
+	next := "the next node with a fault, the one before"
+	if torus {
+		planes = "  [ ]                 the plane of Z before, the next one\n"
+		next, cables = "the next plane with a fault, the one before", "cables              ─ │  NORMAL   ~  SICK   ╳  FAILED   ?  UNKNOWN"
+	}
+	return fmt.Sprintf(topHelpText, planes, next, cables)
+}
+
+const topHelpText = `Panes
   tab, shift+tab      the next pane, the one before
   1 2 3 4             what is not normal, the map, events, responses
   z                   the pane alone on the screen, and back
@@ -21,11 +32,10 @@ const topHelp = `Panes
   esc                 leave a page, a question or the filter
 
 Map
-  [ ]                 the plane of Z before, the next one
-  n N                 the next plane with a fault, the one before
+%s  n N                 %s
   nodes               [ ] ·  NORMAL   [!] !  SICK   [X] X  FAILED
                       [?] ?  UNKNOWN  ( ) m  under maintenance
-  cables              ─ │  NORMAL   ~  SICK   ╳  FAILED   ?  UNKNOWN
+  %s
 
 Responses
   a                   approve the chosen response: it asks first
@@ -56,7 +66,7 @@ func (m *topModel) key(k topKey) []any {
 	case "q":
 		return []any{topQuit{}}
 	case "?":
-		m.page = &topPage{key: "help", title: "Help", lines: strings.Split(topHelp, "\n")}
+		m.page = &topPage{key: "help", title: "Help", lines: strings.Split(topHelp(m.app.Words().Torus()), "\n")}
 	case "/":
 		m.typing = &topTyping{prompt: "/", text: m.filter, before: m.filter}
 	case "esc":
@@ -157,6 +167,10 @@ func (m *topModel) turn(key string) {
 	if key == "[" || key == "N" {
 		by = -1
 	}
+	if !m.app.Words().Torus() {
+		m.turnTile(key, by)
+		return
+	}
 	if key == "[" || key == "]" {
 		m.at.Z = (m.at.Z + by + n) % n
 		return
@@ -172,8 +186,50 @@ func (m *topModel) turn(key string) {
 	m.notice = "every plane is NORMAL"
 }
 
+// turnTile goes to another node that is not NORMAL.
+func (m *topModel) turnTile(key string, by int) {
+	if key == "[" || key == "]" {
+		return
+	}
+	all := m.torus.InTiles(m.cluster)
+	at := m.tile(all)
+	for i := 1; i <= len(all); i++ {
+		if n := all[((at+by*i)%len(all)+len(all))%len(all)]; n.GetState() != lofamov1.State_NORMAL {
+			m.lookAt(n.GetId())
+			return
+		}
+	}
+	m.notice = "every node is NORMAL"
+}
+
+// tile returns the index of the chosen node, 0 if none is chosen.
+func (m *topModel) tile(all []*lofamov1.Node) int {
+	return max(0, slices.IndexFunc(all, func(n *lofamov1.Node) bool { return n.GetCoord() == m.at.String() }))
+}
+
+// moveInTiles goes to the node before or behind the chosen one, or to the first or last.
+func (m *topModel) moveInTiles(key string) {
+	all := m.torus.InTiles(m.cluster)
+	at := m.tile(all)
+	switch key {
+	case "left", "h", "up", "k":
+		at += len(all) - 1
+	case "right", "l", "down", "j":
+		at++
+	case "home", "g":
+		at = 0
+	case "end", "G":
+		at = len(all) - 1
+	}
+	m.lookAt(all[at%len(all)].GetId())
+}
+
 func (m *topModel) moveInMap(key string) {
 	if m.torus == nil {
+		return
+	}
+	if !m.app.Words().Torus() {
+		m.moveInTiles(key)
 		return
 	}
 	d := m.torus.Dims
@@ -289,7 +345,7 @@ func (m *topModel) word(approve bool) {
 		return
 	}
 	r := m.responses[strings.TrimPrefix(rows[m.row(paneResponses, rows)].open, "response/")]
-	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), command.ResponseTarget(r),
+	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), m.app.Words().ResponseTarget(r),
 		r.GetPolicy(), command.ResponseStep(r))}
 	if approve {
 		m.confirm = w

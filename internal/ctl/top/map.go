@@ -12,14 +12,17 @@ import (
 
 // mapWidth returns the width in columns that the map can use.
 func (m *topModel) mapWidth() int {
-	if m.torus == nil {
+	switch {
+	case m.torus == nil:
 		return 34
+	case !m.app.Words().Torus():
+		return m.size.width
 	}
 	return max(34, m.torus.DrawStyles()[0].Across(m.torus.Dims.X))
 }
 
-// mapPane draws planes of the torus: like `lofamoctl map` if there is room, else one character per node, around the
-// chosen one.
+// mapPane draws the tiles of an ordinary cluster, or planes of the torus: like `lofamoctl map` if there is room, else one character per
+// node, around the chosen one.
 func (m *topModel) mapPane(w, h int) []string {
 	if m.torus == nil {
 		return fill([]string{m.title("2 Map", w, m.focus == paneMap)}, w, h)
@@ -30,6 +33,9 @@ func (m *topModel) mapPane(w, h int) []string {
 		title = "2 Map  " + n.GetId() + " " + command.StateName(n.GetState())
 	}
 	lines := []string{m.title(title, w, m.focus == paneMap)}
+	if !m.app.Words().Torus() {
+		return fill(append(lines, m.tiles(n.GetId(), w, h-1)...), w, h)
+	}
 	if m.torus.Dims.Z > 1 {
 		lines = append(lines, m.strip(w))
 	}
@@ -40,6 +46,16 @@ func (m *topModel) mapPane(w, h int) []string {
 		lines = append(lines, m.dense(w, room)...)
 	}
 	return fill(lines, w, h)
+}
+
+// tiles draws the tiles around the chosen node in w columns and h lines.
+func (m *topModel) tiles(chosen string, w, h int) []string {
+	if m.focus != paneMap {
+		chosen = ""
+	}
+	lines, at := m.torus.Tiles(m.cluster, m.paint, w, chosen)
+	from := max(0, min(at-h/2, len(lines)-h))
+	return lines[from:min(len(lines), from+max(0, h))]
 }
 
 // fill makes lines a pane.

@@ -233,6 +233,7 @@ func (m *topModel) load(l topLoaded) {
 	if m.torus = torus; torus.Dims.Places() == 0 { // no node has joined yet
 		m.torus = nil
 	}
+	m.app.Learn(l.nodes.GetCluster())
 	m.nodes, m.odd, m.groups, m.marked = make(map[string]*lofamov1.Node,
 		len(l.nodes.GetNodes())), make(map[string]*lofamov1.Node), make(map[string]*lofamov1.Group), make(map[string]bool)
 	m.nodeCounts, m.linkCounts, m.placed = make(map[lofamov1.State]int), make(map[lofamov1.State]int), 0
@@ -259,6 +260,10 @@ func (m *topModel) load(l topLoaded) {
 	m.cluster, m.revision, m.heard = l.nodes.GetCluster(), l.nodes.GetRevision(), m.now
 	if m.torus == nil || m.torus.Dims.Box().Check(m.at) != nil {
 		m.at = grid.Coord{}
+	}
+	if m.torus != nil && !m.app.Words().Torus() { // which has a node chosen, never an empty place
+		all := m.torus.InTiles(m.cluster)
+		m.lookAt(all[m.tile(all)].GetId())
 	}
 }
 

@@ -83,11 +83,14 @@ func (m *topModel) worded(r topRow) topRow {
 	var more []string
 	if kind == "group" {
 		g := m.groups[id]
-		r.cells, more = []string{id, command.StateName(g.GetState()), command.CauseName(g.GetCause()),
-			g.GetKind().String() + ", " + fault.Plural(int(g.GetSize()), "node")}, g.GetMembers()
+		name, size := m.app.Words().Group(id), fault.Plural(int(g.GetSize()), "node")
+		if name == id {
+			size = g.GetKind().String() + ", " + size
+		}
+		r.cells, more = []string{name, command.StateName(g.GetState()), command.CauseName(g.GetCause()), size}, g.GetMembers()
 	} else {
 		n := m.nodes[id]
-		r.cells, more = []string{id, nodeStateName(n), command.CauseName(n.GetCause()), oddWhat(n)}, []string{n.GetCoord(), n.GetRegion(),
+		r.cells, more = []string{id, nodeStateName(n), command.CauseName(n.GetCause()), m.oddWhat(n)}, []string{n.GetCoord(), n.GetRegion(),
 			command.LabelText(n.GetLabels())}
 	}
 	r.search = strings.ToLower(strings.Join(append(more, r.cells...), " "))
@@ -107,7 +110,7 @@ func nodeStateName(n *lofamov1.Node) string {
 }
 
 // oddWhat describes a node's problems in one line.
-func oddWhat(n *lofamov1.Node) string {
+func (m *topModel) oddWhat(n *lofamov1.Node) string {
 	var parts []string
 	if w := get.Worst(n); w != "-" {
 		parts = append(parts, w)
@@ -123,7 +126,7 @@ func oddWhat(n *lofamov1.Node) string {
 		{n.GetRestarting() != nil, "restarting, as announced: " + command.Restarting(n.GetRestarting())},
 		{n.GetStopped() != nil, "stopped, as announced: " + n.GetStopped().GetReason()}, {n.GetInferred(), "taken for dead"},
 		{n.GetUnreachable(), "no living path leads to it"}, {n.GetStarved() != nil, "starved of processor time"},
-		{n.GetSingleWitness(), "single witness"}, {len(n.GetGroups()) > 0, "in " + strings.Join(n.GetGroups(), ", ")},
+		{n.GetSingleWitness(), "single witness"}, {len(n.GetGroups()) > 0, "in " + strings.Join(m.app.Words().Groups(n.GetGroups()), ", ")},
 	} {
 		if f.is {
 			parts = append(parts, f.text)
@@ -134,7 +137,7 @@ func oddWhat(n *lofamov1.Node) string {
 
 // eventRow is the row of an event, including those without a component.
 func (m *topModel) eventRow(e *lofamov1.Event) topRow {
-	node, component := command.Subject(e)
+	node, component := m.app.Words().Subject(e)
 	from, to := command.Change(e)
 	open := ""
 	switch {
@@ -172,7 +175,7 @@ func (m *topModel) responseRow(r *lofamov1.Response) topRow {
 	case r.GetState() == lofamov1.ResponseState_RESPONSE_RUNNING, r.GetState() == lofamov1.ResponseState_RESPONSE_DONE:
 		s = lofamov1.State_NORMAL
 	}
-	cells := []string{r.GetId(), command.ResponseTarget(r), command.ResponseState(r), command.ResponseStep(r),
+	cells := []string{r.GetId(), m.app.Words().ResponseTarget(r), command.ResponseState(r), command.ResponseStep(r),
 		r.GetPolicy() + ": " + command.ResponseWhy(&m.app, r)}
 	key := "response/" + r.GetId()
 	return topRow{key: key, open: key, node: r.GetNode(), state: s, since: r.GetProposed().AsTime(), cells: cells,

@@ -155,14 +155,47 @@ func TestTopHeaderNamesWorstIncident(t *testing.T) {
 	}
 }
 
+// TestTopOfOrdinaryClusterHasTiles: the map pane has the tiles of `lofamoctl map`. Keys go from node to node, and no text speaks of a
+// torus.
+func TestTopOfOrdinaryClusterHasTiles(t *testing.T) {
+	c := ctltest.Healthy(t, "5")
+	c.Nodes.Cluster.Ordinary = true
+	for i, n := range c.Nodes.GetNodes() {
+		n.Labels = map[string]string{"rack": fmt.Sprint("r", i%2)}
+	}
+	c.Nodes.Cluster.DomainLabels = []string{"rack"}
+	c.Nodes.Nodes[3].State = lofamov1.State_FAILED
+	m := topOf(t, c, 120, 30)
+	m.update(committed(42, &lofamov1.Event{Kind: lofamov1.EventKind_GROUP_CHANGED, To: lofamov1.State_FAILED, Time: ctltest.Ago(time.Second),
+		Group: &lofamov1.Group{Id: "plane/Z=0", Kind: lofamov1.GroupKind_PLANE, State: lofamov1.State_FAILED, Size: 2}}))
+	wants(t, m, "rack r0", "rack r1", "[X", "nodes together", "2 Map  n0-0-0 NORMAL")
+	lacks(t, m, "plane", "PLANE", "Z=0", "0,0,0", "──[")
+	for _, step := range []struct{ key, want string }{
+		{"2", ">"}, {"n", "n3-0-0 FAILED"}, {"n", "n3-0-0 FAILED"}, {"g", "n0-0-0"}, {"left", "n3-0-0"}, {"right", "n0-0-0"}, {"down", "n2-0-0"},
+		{"up", "n0-0-0"}, {"G", "n3-0-0"}, {"]", "n3-0-0"},
+	} {
+		press(m, step.key)
+		wants(t, m, step.want)
+		if step.key != "2" {
+			wants(t, m, "2 Map  "+step.want)
+		}
+	}
+	press(m, "?")
+	wants(t, m, "the next node with a fault")
+	lacks(t, m, "plane", "cables")
+}
+
 // At any size, with anything open, the content fills the screen exactly, and no text from the network moves the cursor.
 func TestTopFillsEveryScreen(t *testing.T) {
-	for _, dims := range []string{"0x0x0", "2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22"} {
-		d, err := grid.ParseDims(dims)
+	for _, dims := range []string{"0x0x0", "2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22", "ordinary 0x0x0", "ordinary 3x2x1",
+		"ordinary 9x9x2"} {
+		sizes, ordinary := strings.CutPrefix(dims, "ordinary ")
+		d, err := grid.ParseDims(sizes)
 		if err != nil {
 			t.Fatal(err)
 		}
 		fault := ctltest.HealthyMap(d)
+		fault.Nodes.Cluster.Ordinary = ordinary
 		if d.Nodes() > 0 { // else no node has joined yet
 			fault.Nodes.Nodes[1].State, fault.Nodes.Nodes[1].Reason = lofamov1.State_SICK, "\x1b[2J"
 			fault.Nodes.Nodes[1].Components[0] = &lofamov1.Component{Name: "host\x1b[2J", State: lofamov1.State_FAILED}

@@ -329,7 +329,7 @@ func (m *topModel) incidentLine() string {
 	if len(m.incidents) == 1 {
 		of = ""
 	}
-	root := get.Where(worst)
+	root := get.Where(worst, m.app.Words())
 	if c := worst.GetComponent(); c != "node" && c != "group" {
 		root = c + " of " + root
 	}
@@ -400,6 +400,9 @@ func (m *topModel) footer() string {
 		return m.notice
 	}
 	keys := "q quit  ? help  tab pane  z alone  / filter  enter why  [ ] plane  n next fault"
+	if !m.app.Words().Torus() {
+		keys = strings.Replace(keys, "[ ] plane  ", "", 1)
+	}
 	if m.focus == paneResponses {
 		keys = "q quit  ? help  tab pane  z alone  / filter  enter steps  a approve  d deny"
 	}

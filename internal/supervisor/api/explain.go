@@ -94,6 +94,7 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 				return nil, err
 			}
 			resp.Because = append(resp.Because, view.HealthNotes(entries[0], c, time.Now())...)
+			resp.Because = append(resp.Because, view.PathNotes(entries[0], c, time.Now())...)
 			resp.Because = append(resp.Because, s.diagnosed(ctx, id, c)...)
 			if s.cfg.Outside != nil && !snap.Stale && c == fault.ComponentNode {
 				resp.Because = append(resp.Because, s.cfg.Outside(id, time.Now())...)

@@ -32,6 +32,12 @@ type leads struct {
 	m     view.Map
 	rev   uint64
 	gone  bool // it no longer leads
+
+	senders map[fault.NodeID]engine.Sender
+}
+
+func (l *leads) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
+	return engine.ReportView{Senders: l.senders}, nil
 }
 
 func (l *leads) Map(context.Context) (view.Map, error) {
@@ -139,6 +145,33 @@ func TestLeaderSaysThatVerdictsWait(t *testing.T) {
 		n, err := h.client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
 		if err != nil || n.GetVerdictsHeld() != want {
 			t.Errorf("the node says %q, %v: want %q", n.GetVerdictsHeld(), err, want)
+		}
+	}
+}
+
+// TestSummaryNamesLostServicePaths: of the chosen nodes, by reports that are not old, in the order of their ranks.
+func TestSummaryNamesLostServicePaths(t *testing.T) {
+	h, l := harmed(t)
+	sender := func(old bool, down ...bool) engine.Sender {
+		s := engine.Sender{At: time.Now(), OldAt: time.Now().Add(time.Hour), Status: &lofamov1.DeliveryStatus{}}
+		if old {
+			s.OldAt = time.Now().Add(-time.Hour)
+		}
+		for i, d := range down {
+			s.Status.Rails = append(s.Status.Rails, &lofamov1.RailStatus{Name: fmt.Sprint("direct/eth", i), Down: d})
+		}
+		return s
+	}
+	l.senders = map[fault.NodeID]engine.Sender{"n2-2-1": sender(false, false, true), "n1-0-0": sender(false, true, false, false),
+		"n2-0-0": sender(true, true, false)}
+	for selector, want := range map[string]string{"": "n1-0-0 [eth0] 3, n2-2-1 [eth1] 2", "rack=r1": "n2-2-1 [eth1] 2"} {
+		resp, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{LabelSelector: selector})
+		var got []string
+		for _, p := range resp.GetLostPaths() {
+			got = append(got, fmt.Sprint(p.GetNode(), " ", p.GetInterfaces(), " ", p.GetOf()))
+		}
+		if err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("selector %q: %q, %v: want %q", selector, got, err, want)
 		}
 	}
 }

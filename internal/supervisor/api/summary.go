@@ -10,8 +10,11 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // maxTallies is the maximum number of keys that one summary counts by.
@@ -163,6 +166,9 @@ func (s *Server) GetSummary(ctx context.Context, req *lofamov1.GetSummaryRequest
 	return answer(ctx, s, func(snap snapshot) (*lofamov1.GetSummaryResponse, error) {
 		resp := s.summary(snap, req.GetBy(), s.divisions.chosen(snap, labels))
 		resp.Revision, resp.Cluster = snap.Revision, s.info(ctx, snap)
+		if !snap.Stale {
+			resp.LostPaths = s.lostPaths(ctx, snap, s.divisions.chosen(snap, labels))
+		}
 		return resp, nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.GetSummaryResponse, error) {
 		return c.GetSummary(ctx, req)
@@ -223,6 +229,30 @@ func (s *Server) summary(snap snapshot, by []string, chosen []bool) *lofamov1.Ge
 		}
 	}
 	return resp
+}
+
+// maxLostPaths is the maximum number of nodes with lost service paths in a summary.
+const maxLostPaths = 64
+
+// lostPaths returns the chosen nodes (nil: all) that have lost service paths, by reports that are not old.
+func (s *Server) lostPaths(ctx context.Context, snap snapshot, chosen []bool) []*lofamov1.LostPaths {
+	v, err := s.cfg.Engine.Reports(ctx, engine.ReportQuery{Lost: true})
+	if err != nil {
+		return nil // it no longer leads
+	}
+	var ranks []int
+	for id, sender := range v.Senders {
+		if rank, ok := snap.Rank(id); ok && (chosen == nil || chosen[rank]) && !view.Old(sender.OldAt, time.Now()) {
+			ranks = append(ranks, rank)
+		}
+	}
+	slices.Sort(ranks)
+	var out []*lofamov1.LostPaths
+	for _, rank := range ranks[:min(len(ranks), maxLostPaths)] {
+		lost, of := servicenet.LostPaths(v.Senders[snap.ID(rank)].Status)
+		out = append(out, &lofamov1.LostPaths{Node: string(snap.ID(rank)), Interfaces: lost, Of: uint32(of)})
+	}
+	return out
 }
 
 // addLinks counts the link ends of one node.

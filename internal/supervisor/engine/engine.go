@@ -26,6 +26,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
@@ -125,6 +126,8 @@ type Engine struct {
 	commitBegan atomic.Pointer[time.Time]
 	// lost is when messages of nodes may last have been lost at a supervisor, by the monotonic clock; nil: never.
 	lost atomic.Pointer[time.Time]
+	// discounted is the number of silent nodes that keep their states because of that: see awareness.Machine.Discounted.
+	discounted atomic.Int64
 	// changing has room for one: operators' changes run one after the other.
 	changing chan struct{}
 	term     atomic.Pointer[term]
@@ -220,14 +223,25 @@ func (e *Engine) Lost() {
 	e.lost.Store(&now)
 }
 
-// Discounting returns why the silence of nodes does not count now; "" if it does.
-func (e *Engine) Discounting() string {
+// Discounting reports whether the silence of nodes does not count now.
+func (e *Engine) Discounting() bool {
 	at := e.lost.Load()
-	if at == nil || time.Since(*at) >= e.cfg.Awareness.Window() {
+	return at != nil && time.Since(*at) < e.cfg.Awareness.Window()
+}
+
+// Held returns why silent nodes keep their last states, and the remedy, for people; "" if none does.
+func (e *Engine) Held() string {
+	n := int(e.discounted.Load())
+	if n == 0 || !e.Discounting() {
 		return ""
 	}
-	return fmt.Sprintf("supervisors may have lost messages of nodes, most recently %s ago; silent nodes do not become UNKNOWN until the "+
-		"losses stop", time.Since(*at).Round(100*time.Millisecond))
+	keeps, its := "keeps its last state", "its"
+	if n > 1 {
+		keeps, its = "keep their last states", "their"
+	}
+	return fmt.Sprintf("%s %s, because supervisors may have lost %s messages, most recently %s ago: this is usual for some seconds after a "+
+		"change of leader; if it lasts for minutes, see docs/runbooks/LofamoSilenceDiscounted.md", fault.Plural(n, "silent node"), keeps, its,
+		time.Since(*e.lost.Load()).Round(100*time.Millisecond))
 }
 
 // Seen subscribes to changes before their commit. The channel is closed when the term ends or when the subscriber

@@ -51,8 +51,8 @@ func TestLossesAreNoSilence(t *testing.T) {
 				if got := h.memory(t); got != tc.want {
 					t.Errorf("after two windows of silence the node's memory is %s, want %s", got, tc.want)
 				}
-				if lost := tc.want == fault.Normal; (h.Discounting() != "") != lost {
-					t.Errorf("it says %q; lost: %t", h.Discounting(), lost)
+				if lost := tc.want == fault.Normal; h.Discounting() != lost || (h.Held() != "") != lost {
+					t.Errorf("it discounts silence: %t, and says %q; lost: %t", h.Discounting(), h.Held(), lost)
 				}
 				time.Sleep(window + period)
 				if got := h.memory(t); got != fault.Unknown {
@@ -61,6 +61,32 @@ func TestLossesAreNoSilence(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHeldNamesTheSilentNodes: readers learn of losses only while these hold the state of a silent node, with their cause and remedy.
+func TestHeldNamesTheSilentNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, memstore.New(100), func(c *Config) { c.Awareness.DigestPeriod = time.Second })
+		window := h.cfg.Awareness.Window()
+		h.report(1, true, fault.ComponentMemory, fault.Normal)
+		h.Lost()
+		if h.memory(t); h.Held() != "" || !h.Discounting() {
+			t.Errorf("all nodes are heard, and the leader says %q; discounting: %t", h.Held(), h.Discounting())
+		}
+		for range 20 {
+			h.Lost()
+			time.Sleep(window / 10)
+		}
+		want := "1 silent node keeps its last state, because supervisors may have lost its messages, most recently 400ms ago: this is usual " +
+			"for some seconds after a change of leader; if it lasts for minutes, see docs/runbooks/LofamoSilenceDiscounted.md"
+		if h.memory(t); h.Held() != want {
+			t.Errorf("one node is silent, and the leader says %q, want %q", h.Held(), want)
+		}
+		time.Sleep(window + time.Second)
+		if h.memory(t); h.Held() != "" || h.Discounting() {
+			t.Errorf("a window after the losses, the leader says %q; discounting: %t", h.Held(), h.Discounting())
+		}
+	})
 }
 
 // memory returns the state of a node's memory.

@@ -7,6 +7,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // reportsKept returns the number of reports, and separately of digests, that a term remembers in a torus of so many nodes.
@@ -59,6 +60,7 @@ type ReportQuery struct {
 	Node    fault.NodeID // empty: all
 	Limit   int          // maximum number, the newest
 	Digests bool         // digests too
+	Lost    bool         // no reports, and of the senders only those that have lost service paths: see servicenet.LostPaths
 }
 
 // ReportView is the result of a ReportQuery.
@@ -119,6 +121,9 @@ func (t *term) noteSender(arrived time.Time, r Received, s *lofamov1.DeliverySta
 
 // reports copies the selected reports. The caller renders them.
 func (t *term) reports(q ReportQuery) ReportView {
+	if q.Lost {
+		return ReportView{Senders: t.lostPaths()}
+	}
 	v := ReportView{Reports: t.log.newest(q)}
 	if q.Node == "" {
 		v.Senders = maps.Clone(t.senders)
@@ -126,6 +131,17 @@ func (t *term) reports(q ReportQuery) ReportView {
 		v.Senders = map[fault.NodeID]Sender{q.Node: s}
 	}
 	return v
+}
+
+// lostPaths returns the senders that have lost service paths.
+func (t *term) lostPaths() map[fault.NodeID]Sender {
+	out := make(map[fault.NodeID]Sender)
+	for id, s := range t.senders {
+		if lost, _ := servicenet.LostPaths(s.Status); len(lost) > 0 {
+			out[id] = s
+		}
+	}
+	return out
 }
 
 // reportLog remembers the last reports and the last digests, a bounded number of each.

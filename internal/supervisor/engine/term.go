@@ -311,6 +311,7 @@ func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool
 		t.machine.Lost(*at)
 	}
 	out := t.machine.Step(now, ev)
+	t.e.discounted.Store(int64(t.machine.Discounted()))
 	t.wake = out.Wake
 	for _, c := range out.Challenges {
 		if !t.e.cfg.Challenger.Challenge(c) {

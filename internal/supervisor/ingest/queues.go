@@ -83,7 +83,8 @@ func (in *Intake) Holding() string {
 	if ago >= shownTime {
 		return ""
 	}
-	return fmt.Sprintf("the leader drops messages of nodes or replicas (the last %s ago): each verdict waits, for at most one digest period",
+	return fmt.Sprintf("the leader drops messages of nodes or replicas (the last %s ago): each verdict waits, for at most one digest period; "+
+		"if this lasts for minutes, see docs/runbooks/LofamoReportLoss.md",
 		ago.Round(100*time.Millisecond))
 }
 

@@ -27,7 +27,12 @@ func Diff(from, to *Topology) []Change {
 	add := func(id fault.NodeID, format string, args ...any) {
 		out = append(out, Change{id, fmt.Sprintf(format, args...)})
 	}
-	if from.Dims != to.Dims {
+	ordinary := from.Ordinary() && to.Ordinary()
+	switch {
+	case from.Dims == to.Dims:
+	case ordinary:
+		add("", "the nodes' neighbours change")
+	default:
 		add("", "dims: %s becomes %s", from.Dims, to.Dims)
 	}
 	if !slices.Equal(from.DomainLabels, to.DomainLabels) {
@@ -39,7 +44,11 @@ func Diff(from, to *Topology) []Change {
 	}
 	for _, n := range to.Nodes {
 		old, ok := from.Node(n.ID)
-		if text := placeChange(old, ok, n, before); text != "" {
+		text := placeChange(old, ok, n, before)
+		if text != "" && ordinary {
+			text = part(old, ok, n)
+		}
+		if text != "" {
 			add(n.ID, "node %s: %s", n.ID, text)
 		}
 		if text := labelChange(old.Labels, n.Labels); text != "" {
@@ -53,7 +62,11 @@ func Diff(from, to *Topology) []Change {
 	}
 	for _, n := range from.Nodes {
 		if _, ok := to.Node(n.ID); !ok {
-			add(n.ID, "node %s: removed (%s)", n.ID, n.place())
+			was := " (" + n.place() + ")"
+			if ordinary {
+				was = ""
+			}
+			add(n.ID, "node %s: removed%s", n.ID, was)
 		}
 	}
 	return out
@@ -77,6 +90,19 @@ func placeChange(old Node, known bool, n Node, before map[grid.Coord]fault.NodeI
 		return fmt.Sprintf("the spare takes %s%s", n.Coord, instead)
 	}
 	return fmt.Sprintf("moves from %s to %s%s", old.Coord, n.Coord, instead)
+}
+
+// part describes a change of place to readers without a torus: whether the node takes part, or has others beside it.
+func part(old Node, known bool, n Node) string {
+	switch {
+	case !known && n.Spare:
+		return "enrolled"
+	case n.Spare:
+		return "takes no part any more"
+	case !known || old.Spare:
+		return "takes part"
+	}
+	return "has other neighbours"
 }
 
 func labelChange(from, to map[string]string) string {

@@ -222,3 +222,33 @@ func TestPlacesOfRegion(t *testing.T) {
 		t.Errorf("without regions: %v", err)
 	}
 }
+
+// TestChangesOfOrdinaryClusterNameNoPlaces: people whose nodes have enrolled have no torus. A change to or from a torus names its places.
+func TestChangesOfOrdinaryClusterNameNoPlaces(t *testing.T) {
+	node := func(id fault.NodeID, x int, proved bool) Node {
+		return Node{ID: id, Coord: grid.Coord{X: x}, Proved: proved}
+	}
+	of := func(x int, nodes ...Node) *Topology { return New(grid.Dims{X: x, Y: 1, Z: 1}, nodes, nil, 1) }
+	spare := Node{ID: "c", Spare: true, Proved: true}
+	for _, tc := range []struct {
+		from, to *Topology
+		want     string
+	}{
+		{of(2, node("a", 0, true), node("b", 1, true)), of(2, node("a", 0, true), node("b", 1, true), spare), "node c: enrolled"},
+		{of(2, node("a", 0, true), node("b", 1, true), spare), of(3, node("a", 0, true), node("b", 1, true), node("c", 2, true)),
+			"the nodes' neighbours change; node c: takes part"},
+		{of(3, node("a", 0, true), node("b", 1, true), node("c", 2, true)), of(2, node("a", 1, true), node("b", 0, true), spare),
+			"the nodes' neighbours change; node b: has other neighbours; node a: has other neighbours; node c: takes no part any more"},
+		{of(2, node("a", 0, true), node("b", 1, true)), of(1, node("a", 0, true)), "the nodes' neighbours change; node b: removed"},
+		{of(2, node("a", 0, true), node("b", 1, true)), of(1, node("a", 0, false)),
+			"dims: 2x1x1 becomes 1x1x1; node a: service addresses proved: false; node b: removed (1,0,0)"},
+	} {
+		var got []string
+		for _, c := range Diff(tc.from, tc.to) {
+			got = append(got, c.String())
+		}
+		if s := strings.Join(got, "; "); s != tc.want {
+			t.Errorf("%q, want %q", s, tc.want)
+		}
+	}
+}

@@ -111,6 +111,15 @@ func HealthNotes(e Entry, c fault.Component, now time.Time) []string {
 	return out
 }
 
+// PathNotes names the service interfaces that a node has lost, of the node and of its service network.
+func PathNotes(e Entry, c fault.Component, now time.Time) []string {
+	w := servicenet.LostPathsWords(servicenet.LostPaths(e.Delivery))
+	if w == "" || Old(e.DeliveryOldAt, now) || c != fault.ComponentNode && c != fault.ComponentServiceNetwork {
+		return nil
+	}
+	return []string{"it has " + w}
+}
+
 // kernelNotes says whether the kernel under a dead component is dead.
 func kernelNotes(e Entry, c fault.Component) (out []string) {
 	if w := e.KernelDead(c).Why; w != "" {

@@ -93,6 +93,22 @@ func TestHalfStatusIsDescribed(t *testing.T) {
 	}
 }
 
+// TestLostServicePathExplainsNode: the node and its service network name a lost interface, by a report that is not old.
+func TestLostServicePathExplainsNode(t *testing.T) {
+	now := time.Unix(1000, 0)
+	e := Entry{DeliveryAt: now, DeliveryOldAt: now.Add(time.Second), Delivery: &lofamov1.DeliveryStatus{
+		Rails: []*lofamov1.RailStatus{{Name: "direct/eth0", Down: true}, {Name: "direct/eth1"}, {Name: "gossip"}}}}
+	want := []string{"it has 1 of 2 service paths left: eth0 is down"}
+	for _, c := range []fault.Component{fault.ComponentNode, fault.ComponentServiceNetwork} {
+		if got := PathNotes(e, c, now); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", c, got, want)
+		}
+	}
+	if got := append(PathNotes(e, fault.ComponentHost, now), PathNotes(e, fault.ComponentNode, now.Add(time.Hour))...); len(got) > 0 {
+		t.Errorf("of the host, and of an old report: %q", got)
+	}
+}
+
 // TestStarvedNodeIsShownWithItsMeasure: of two starved halves the later one counts. Old health and dead nodes show none.
 func TestStarvedNodeIsShownWithItsMeasure(t *testing.T) {
 	now := time.Unix(1000, 0)

@@ -35,6 +35,7 @@ const (
 	flagFlapping // of a component
 	flagHostGivenUp
 	flagDNPGivenUp
+	flagAbsent // of a component
 )
 
 func flag(f flags, on bool) flags {
@@ -86,8 +87,8 @@ type componentEvidence struct {
 	list      []awareness.EvidenceStatus
 }
 
-// pack is the inverse of unpack, without the sign of life. It keeps evidence only of SICK and FAILED components:
-// evidence of the others is plentiful and says little.
+// pack is the inverse of unpack, without the sign of life. Of an absent component it keeps only that the node itself said so: many nodes
+// have several.
 func (b *Builder) pack(e Entry) *packed {
 	st := &e.Status
 	p := &packed{
@@ -102,8 +103,12 @@ func (b *Builder) pack(e Entry) *packed {
 		p.components[c.Component] = packedComponent{
 			since: nanos(c.Since), state: c.State, cause: c.Cause, flags: flag(flagFlapping, c.Flapping), rule: b.rules.number(c.Rule),
 		}
-		if faulty(c.State) && len(c.Evidence) > 0 {
-			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
+		switch list := kept(*c); {
+		case len(list) == 0:
+		case c.State == fault.Unknown:
+			p.components[c.Component].flags |= flagAbsent
+		default:
+			x.evidence = append(x.evidence, componentEvidence{c.Component, list})
 		}
 	}
 	x.restart, x.stop, x.faults, x.watchdog, x.kernels = st.Restart, st.Stop, e.Faults, e.Watchdog, e.Kernels
@@ -154,6 +159,9 @@ func (p *packed) givenUp() [2]bool {
 }
 
 func (p *packed) evidence(c fault.Component) []awareness.EvidenceStatus {
+	if p.components[c].flags&flagAbsent != 0 {
+		return []awareness.EvidenceStatus{{Kind: fault.KindAbsent, Observer: string(p.id), State: fault.Unknown}}
+	}
 	if p.extra == nil {
 		return nil
 	}

@@ -77,14 +77,28 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	return n
 }
 
-// ShownState returns the state of a component for readers: ABSENT if it is UNKNOWN because the node does not have it. Only
-// the leader has the evidence for that.
+// ShownState returns the state of a component for readers: ABSENT if it is UNKNOWN because the node does not have it.
 func ShownState(state fault.State, evidence []awareness.EvidenceStatus) lofamov1.State {
-	absent := func(e awareness.EvidenceStatus) bool { return e.Kind == fault.KindAbsent }
 	if state == fault.Unknown && slices.ContainsFunc(evidence, absent) {
 		return lofamov1.State_ABSENT
 	}
 	return lofamov1.State(state)
+}
+
+// absent reports whether a statement says that the node does not have the component.
+func absent(e awareness.EvidenceStatus) bool { return e.Kind == fault.KindAbsent }
+
+// kept returns the evidence that outlives the leader: that of SICK and FAILED components, and the node's word that it does not have an
+// UNKNOWN one, which stays true while the node is silent.
+func kept(c awareness.ComponentStatus) []awareness.EvidenceStatus {
+	i := slices.IndexFunc(c.Evidence, absent)
+	switch {
+	case faulty(c.State):
+		return c.Evidence
+	case c.State == fault.Unknown && i >= 0:
+		return c.Evidence[i : i+1]
+	}
+	return nil
 }
 
 // why returns the rule behind a fault in words.
@@ -207,8 +221,7 @@ const causesField protowire.Number = 1000
 // storedEvidence is the number of stored observations of a component.
 const storedEvidence = 8
 
-// Stored renders a node for the store: all that Restore needs. It keeps the evidence of SICK and FAILED
-// components, as a fallback for when there is none newer.
+// Stored renders a node for the store: all that Restore needs. Kept evidence is a fallback for when there is none newer.
 func Stored(st awareness.NodeStatus) *lofamov1.Node {
 	n := &lofamov1.Node{
 		Id: string(st.ID), Coord: st.Coord.String(), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
@@ -224,11 +237,10 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 		c, out := &st.Components[i], &all[i]
 		out.Name, out.State, out.Cause, out.Since = c.Component.String(), lofamov1.State(c.State), lofamov1.Cause(c.Cause), Timestamp(c.Since)
 		out.Flapping, out.Reason, out.Why = c.Flapping, c.Rule, why(*c)
-		if faulty(c.State) {
-			out.Evidence = Evidence(c.Evidence[:min(len(c.Evidence), storedEvidence)], time.Time{})
-			for _, e := range out.Evidence {
-				e.Age = nil // it would be that of today
-			}
+		list := kept(*c)
+		out.Evidence = Evidence(list[:min(len(list), storedEvidence)], time.Time{})
+		for _, e := range out.Evidence {
+			e.Age = nil // it would be that of today
 		}
 		n.Components[i] = out
 	}

@@ -110,6 +110,36 @@ func TestStoredNodeIsRestored(t *testing.T) {
 	}
 }
 
+// TestAbsentPartStaysAbsentInCopies: a replica without a leader, and the next leader, know which parts a node does not have. A part whose
+// state nobody has stated is UNKNOWN.
+func TestAbsentPartStaysAbsentInCopies(t *testing.T) {
+	st := sample()
+	st.Components = append(st.Components,
+		awareness.ComponentStatus{Component: fault.ComponentMemory, State: fault.Unknown, Cause: fault.CauseNone,
+			Evidence: []awareness.EvidenceStatus{{Kind: fault.KindDigest, Observer: "supervisor/s1", State: fault.Unknown, At: now}}},
+		awareness.ComponentStatus{Component: fault.ComponentPower, State: fault.Unknown, Cause: fault.CauseNone,
+			Evidence: []awareness.EvidenceStatus{{Kind: fault.KindDigest, Observer: "supervisor/s1", State: fault.Unknown, At: now},
+				{Kind: fault.KindAbsent, Observer: "n1-0-0/dnp", State: fault.Unknown, At: now}}})
+	stored, err := Restore(Stored(st))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewBuilder(torus(grid.Dims{X: 2, Y: 2, Z: 1}), now)
+	b.Set(stored)
+	copied, _ := b.Map(5).Find("n1-0-0")
+	for name, e := range map[string]Entry{"stored": stored, "in the map": copied} {
+		for _, c := range Node(e, now).GetComponents() {
+			want := map[string]lofamov1.State{"memory": lofamov1.State_UNKNOWN, "power": lofamov1.State_ABSENT}[c.GetName()]
+			if want != 0 && c.GetState() != want {
+				t.Errorf("%s, %s is %s, want %s", name, c.GetName(), c.GetState(), want)
+			}
+			if c.GetName() == "memory" && len(c.GetEvidence()) > 0 {
+				t.Errorf("%s, memory has old evidence: %v", name, c.GetEvidence())
+			}
+		}
+	}
+}
+
 func TestDamagedNodeIsNotRestored(t *testing.T) {
 	for name, spoil := range map[string]func(*lofamov1.Node){
 		"coord":     func(n *lofamov1.Node) { n.Coord = "x" },

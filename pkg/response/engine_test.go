@@ -414,9 +414,9 @@ func TestFirstStartIsNoStorm(t *testing.T) {
 	}
 }
 
-// TestNodesThatStartLateAreNoStorm: after a power cut, nodes of a map that was NORMAL are silent or dead until they start, and then SICK for
-// some seconds. A supervisor that started just now does not count them, also if it leads again. It counts nodes that it has seen start, and
-// dead nodes that the leader has heard. One that has followed the map for longer counts all.
+// TestNodesThatStartLateAreNoStorm: after a power cut, nodes of a map that was NORMAL are silent or dead until they start, and then SICK
+// for some seconds. A supervisor that started just now does not count them, also if it leads again. It counts nodes that it has seen start,
+// and dead nodes that the leader has heard. One that has followed the map for longer counts all.
 func TestNodesThatStartLateAreNoStorm(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 2}
 	for name, tc := range map[string]struct {

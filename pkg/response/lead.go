@@ -167,8 +167,8 @@ func (f Fault) unheard() bool { return f.State == fault.Unknown && !f.Inferred &
 const settling = 30 * time.Second
 
 // starting reports whether a node that is bad has not started yet or has just started, as after a power cut. In the first BreakerWindow of
-// this replica, that can be so of two kinds of nodes: a SICK one, while the start of the node or of this replica may last; and one that this
-// replica has not seen start, if nothing has been heard from it.
+// this replica, that can be so of two kinds of nodes: a SICK one, while the start of the node or of this replica may last; and one that
+// this replica has not seen start, if nothing has been heard from it.
 func (e *Engine) starting(f Fault, stood bool) bool {
 	end, up := e.turned.up[f.Node]
 	young := e.now.Sub(e.born) < e.cfg.BreakerWindow

@@ -257,7 +257,9 @@ func (r *Responses) ListNotifyTargets(
 }
 
 // TestNotifyTarget implements the service.
-func (r *Responses) TestNotifyTarget(ctx context.Context, req *lofamov1.TestNotifyTargetRequest) (*lofamov1.TestNotifyTargetResponse, error) {
+func (r *Responses) TestNotifyTarget(
+	ctx context.Context, req *lofamov1.TestNotifyTargetRequest,
+) (*lofamov1.TestNotifyTargetResponse, error) {
 	if err := r.ready(); err != nil {
 		return nil, err
 	}
@@ -324,7 +326,8 @@ func (r *Responses) planRemove(set store.PolicySet, name, by string) (plan, erro
 	var own []string
 	for _, u := range r.uses(set, name) {
 		if !slices.Contains(policiesOf(name), u.policy) {
-			return plan{}, status.Errorf(codes.FailedPrecondition, "target %s: policy %s names it: change or delete the policy first", name, u.policy)
+			return plan{}, status.Errorf(codes.FailedPrecondition, "target %s: policy %s names it: change or delete the policy first",
+				name, u.policy)
 		}
 		own = append(own, u.policy)
 	}

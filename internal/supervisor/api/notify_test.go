@@ -152,7 +152,8 @@ func TestTargetLifeCycle(t *testing.T) {
 	// Another format needs other steps: the made policies follow.
 	ops := add(t, r, &lofamov1.AddNotifyTargetRequest{
 		Name: "chat", Url: "http://a.example:9093", Format: lofamov1.NotifyFormat_NOTIFY_ALERTMANAGER})
-	if got, want := said(ops.GetChanges()), "notify.chat REPLACED 2 ENFORCE→ENFORCE, notify-group.chat REPLACED 2 ENFORCE→ENFORCE"; got != want {
+	want = "notify.chat REPLACED 2 ENFORCE→ENFORCE, notify-group.chat REPLACED 2 ENFORCE→ENFORCE"
+	if got := said(ops.GetChanges()); got != want {
 		t.Errorf("another format: %s: want %s", got, want)
 	}
 	removed, err := r.RemoveNotifyTarget(ann, &lofamov1.RemoveNotifyTargetRequest{Name: "chat"})

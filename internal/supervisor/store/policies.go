@@ -258,8 +258,8 @@ func (p PolicySet) formerOf(name string) []string {
 }
 
 // Write returns the write that puts policies in force, or with Deleted withdraws them; each name once. It assigns the
-// versions. It also stores targets, or with Removed removes them. The write fails with ErrConflict if any policy or target has changed since
-// the set was read.
+// versions. It also stores targets, or with Removed removes them. The write fails with ErrConflict if any policy or target has changed
+// since the set was read.
 func (p PolicySet) Write(changes []StoredPolicy, targets ...StoredTarget) (Write, error) {
 	w := Write{Guards: []Guard{{keyPolicyHead, p.head}}}
 	if err := w.targets(targets); err != nil {

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}
 	var o order
 	err := json.Unmarshal([]byte(text), &o)
-	x, err2 := New(Config{Targets: []config.WebhookTarget{o.Target}})
+	x, err2 := New("test", &Config{Targets: []config.WebhookTarget{o.Target}})
 	if err := errors.Join(err, err2, failpoint.Arm(failpoint.Order{Point: o.Point, Action: "crash"})); err != nil {
 		panic(err)
 	}

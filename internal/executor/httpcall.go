@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -97,8 +98,11 @@ func (c *HTTPCaller) Post(ctx context.Context, header http.Header, body []byte, 
 	defer cancel()
 	// The error names the deadline that has passed: the call's, after which the caller may retry, or the attempt's.
 	said := func(err error) error {
-		if errors.Is(context.Cause(ctx), late) {
+		switch {
+		case errors.Is(context.Cause(ctx), late):
 			return late
+		case strings.Contains(err.Error(), "malformed HTTP"): // it quotes what another service says of itself
+			return errors.New("the answer is not HTTP")
 		}
 		return briefly(err)
 	}

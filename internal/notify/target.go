@@ -108,10 +108,21 @@ func (t Target) checkURL() error {
 	return nil
 }
 
-// CheckAddress returns an error for an address that no target may have: link-local addresses, where clouds serve the credentials of their
-// machines, and addresses of no single machine. Private addresses and loopback are allowed: operators chose them.
+// elsewhere are prefixes that lead to any IPv4 address, link-local ones too, or to a cloud's credentials.
+var elsewhere = []netip.Prefix{
+	netip.MustParsePrefix("64:ff9b::/96"), // RFC 6052
+	netip.MustParsePrefix("64:ff9b:1::/48"),
+	netip.MustParsePrefix("2001::/32"),     // Teredo (RFC 4380)
+	netip.MustParsePrefix("2002::/16"),     // 6to4 (RFC 3056)
+	netip.MustParsePrefix("fd00:ec2::/32"), // the instance metadata of Amazon's machines
+}
+
+// CheckAddress returns an error for an address that no target may have: link-local addresses and others where clouds serve the credentials
+// of their machines, and addresses of no single machine. Private addresses and loopback are allowed: operators chose them.
 func CheckAddress(ip netip.Addr) error {
-	if ip = ip.Unmap().WithZone(""); !ip.IsGlobalUnicast() && !ip.IsLoopback() {
+	ip = ip.Unmap().WithZone("")
+	leads := slices.ContainsFunc(elsewhere, func(p netip.Prefix) bool { return p.Contains(ip) })
+	if leads || !ip.IsGlobalUnicast() && !ip.IsLoopback() {
 		return fmt.Errorf("address %s: want that of one machine, and no link-local one", ip)
 	}
 	return nil

@@ -26,6 +26,8 @@ func TestTargetIsRefusedWithFieldAndAllowedValues(t *testing.T) {
 		"url: given one without a host":                 func(t *Target) { t.URL = "https:///hunter2" },
 		"url: given a text that is no URL":              func(t *Target) { t.URL = "https://chat.example/hunter2\n" },
 		"address 169.254.169.254: want that of one":     func(t *Target) { t.URL = "http://169.254.169.254/hunter2" },
+		"address 64:ff9b::a9fe:a9fe":                    func(t *Target) { t.URL = "http://[64:ff9b::a9fe:a9fe]/hunter2" },
+		"address fd00:ec2::254":                         func(t *Target) { t.URL = "http://[fd00:ec2::254]/hunter2" },
 		"address 224.0.0.1":                             func(t *Target) { t.URL = "http://224.0.0.1/hunter2" },
 		"url: given one with a query: want the address": func(t *Target) { t.Format = Alertmanager },
 		"secret: given one with the format slack":       func(t *Target) { t.Secret = "whsec_" + strings.Repeat("aGVs", 8) },

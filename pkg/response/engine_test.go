@@ -189,11 +189,13 @@ func TestBreakerFromMap(t *testing.T) {
 		"a storm":                   {state: fault.Failed, ago: time.Minute, open: true},
 		"sick":                      {state: fault.Sick, ago: time.Minute, open: true},
 		"sick as they start":        {state: fault.Sick, ago: time.Second},
+		"sick, by a clock ahead":    {state: fault.Sick, ago: -time.Hour, open: true},
 		"inferred dead":             {state: fault.Unknown, inferred: true, ago: time.Minute, open: true},
 		"a cold start":              {state: fault.Unknown, ago: time.Minute},
 		"dead for longer than that": {state: fault.Failed, ago: time.Hour},
 	} {
 		l := newLab(t, quick(), dims, testPolicies(t)["drain"])
+		l.newborn = true
 		for _, n := range l.topo.Nodes[:10] {
 			f := l.own(n.ID, fault.ComponentNode, tc.state)
 			f.Since, f.Inferred = start.Add(-tc.ago), tc.inferred
@@ -468,6 +470,28 @@ func TestNodesThatStartLateAreNoStorm(t *testing.T) {
 		if open := l.e.Breaker().Open; open != tc.open {
 			t.Errorf("%s: open %t, want %t: %s", name, open, tc.open, l.e.Breaker().Detail)
 		}
+	}
+}
+
+// TestNodesThatWereSickAsTheyStartedCountLater: a node that stays SICK after its start is not left out for ever.
+func TestNodesThatWereSickAsTheyStartedCountLater(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 2}, testPolicies(t)["drain"])
+	l.newborn = true
+	l.lead()
+	set := func(s fault.State) {
+		for _, n := range l.topo.Nodes[:20] {
+			l.set(l.own(n.ID, fault.ComponentNode, s))
+		}
+	}
+	set(fault.Unknown) // until they start
+	l.until(start.Add(2 * quick().BreakerWindow))
+	set(fault.Sick)
+	l.until(l.now.Add(quick().BreakerWindow))
+	if l.e.Breaker().Open {
+		t.Fatalf("the breaker opened for nodes that were SICK as they started: %s", l.e.Breaker().Detail)
+	}
+	if set(fault.Failed); !l.e.Breaker().Open {
+		t.Error("the breaker stayed closed when 20 of 32 nodes died that had been SICK since their start")
 	}
 }
 

@@ -196,8 +196,12 @@ func (e *Engine) mayNotify(id string) bool {
 // outlived reports whether a policy has replaced the version that a response belongs to, and notifies again of the fault that stands. This
 // concerns only responses at rest that inform. Without incidents, a notification that succeeded is not repeated.
 func (r *Response) outlived(p *Policy) bool {
-	return r.Digest != p.Digest && r.rests() && (p.Incidents || r.State != Done) &&
-		!slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return !informs(s.Kind) })
+	return r.Digest != p.Digest && r.rests() && (p.Incidents || r.State != Done) && r.onlyInforms()
+}
+
+// onlyInforms reports whether no step does more than inform.
+func (r *Response) onlyInforms() bool {
+	return !slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return !informs(s.Kind) })
 }
 
 // closeOutlived closes a response that its policy has outlived, unless it has to tell the end of its fault.
@@ -207,8 +211,8 @@ func (e *Engine) closeOutlived(r *Response) {
 	}
 }
 
-// retryNotifications retries the failed notifications to targets that are new or changed since the last call. A leader's first call
-// retries all, because its configuration may differ from that of the leader before.
+// retryNotifications retries the failed notifications to named targets that are new or changed since the last call. A leader's first call
+// retries all of these, because its configuration may differ from that of the leader before.
 func (e *Engine) retryNotifications() {
 	failed := map[string]bool{}
 	for id, r := range e.open {
@@ -251,10 +255,11 @@ func NoTarget(names []string) error {
 	return fmt.Errorf("there is none of this name: want %s", fault.List(names))
 }
 
-// incidentOpen reports whether a notification must not tell yet that all is well: the incident of its response is OPEN.
+// incidentOpen reports whether a notification must not tell yet that all is well: the incident of its response is OPEN. A response that
+// also acts on the node undoes all when the node's own fault has ended.
 func (e *Engine) incidentOpen(r *Response) bool {
 	i := r.toUndo()
-	return i >= 0 && r.Steps[i].Kind == WebhookNotify && e.opened[e.joined[r.ID]]
+	return i >= 0 && r.Steps[i].Kind == WebhookNotify && r.onlyInforms() && e.opened[e.joined[r.ID]]
 }
 
 // alerts reports whether a response is open and may have an alert.

@@ -138,9 +138,9 @@ func (r *Response) limitTimes(now time.Time) {
 func (e *Engine) sinceLed(at time.Time) time.Time { return fault.Later(at, e.led) }
 
 // restoreTurns adds the nodes that went bad before this replica followed the map to the nodes that it saw go bad.
-// UNKNOWN nodes may never have been known: a cold start of a whole cluster is no storm. Nodes from before a person
-// closed the breaker no longer count. A closing time in the future by this clock is ignored, and all nodes count. A node that went bad
-// in the future counts as of now.
+// UNKNOWN nodes may never have been known, and SICK ones may just have started: a cold start of a whole cluster is no storm. Nodes from
+// before a person closed the breaker no longer count. A closing time in the future by this clock is ignored, and all nodes count. A node
+// that went bad in the future counts as of now.
 func (e *Engine) restoreTurns(faults []Fault) {
 	since := e.now.Add(-e.cfg.BreakerWindow)
 	if closed := e.breaker.At; !e.breaker.Open && !closed.After(e.now) {
@@ -149,9 +149,9 @@ func (e *Engine) restoreTurns(faults []Fault) {
 	e.turned.drop(since)
 	for _, f := range faults {
 		switch {
-		case f.Component != fault.ComponentNode || e.turned.heard[f.Node] || e.turned.fresh[f.Node]:
-		case f.unheard() || f.State == fault.Sick && e.now.Sub(f.Since) < settling:
-			e.turned.fresh[f.Node] = true
+		case f.Component != fault.ComponentNode || e.turned.heard[f.Node] || e.fresh(f.Node):
+		case f.unheard() || e.startsSick(f):
+			e.exempt(f)
 		case f.Since.After(since):
 			e.turned.add(e.blamed(f), fault.Earlier(f.Since, e.now))
 		}
@@ -172,10 +172,33 @@ const settling = 30 * time.Second
 func (e *Engine) starting(f Fault, stood bool) bool {
 	end, up := e.turned.up[f.Node]
 	young := e.now.Sub(e.born) < e.cfg.BreakerWindow
-	if f.State == fault.Sick {
+	switch {
+	case f.State == fault.Sick && stood:
+		return e.startsSick(f)
+	case f.State == fault.Sick:
 		return young && e.now.Before(fault.Later(end, e.born.Add(settling)))
 	}
 	return f.unheard() && stood || young && !up && (f.unheard() || f.NoLife)
+}
+
+// startsSick reports whether a fault that stood when this replica first looked may be the start of a node: SICK since a short time.
+func (e *Engine) startsSick(f Fault) bool {
+	age := e.now.Sub(f.Since)
+	return f.State == fault.Sick && age >= 0 && age < settling && e.now.Sub(e.born) < e.cfg.BreakerWindow
+}
+
+// exempt records that a node has not started yet or, if it is SICK, has just started.
+func (e *Engine) exempt(f Fault) {
+	e.turned.fresh[f.Node] = time.Time{}
+	if f.State == fault.Sick {
+		e.turned.fresh[f.Node] = e.now.Add(e.cfg.BreakerWindow)
+	}
+}
+
+// fresh reports whether a node starts: it does not count.
+func (e *Engine) fresh(n fault.NodeID) bool {
+	until, is := e.turned.fresh[n]
+	return is && (until.IsZero() || e.now.Before(until))
 }
 
 // turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. If the node was bad
@@ -189,9 +212,9 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 		delete(e.turned.heard, f.Node)
 		delete(e.turned.fresh, f.Node)
 		e.turned.up[f.Node] = fault.Later(e.turned.up[f.Node], e.now)
-	case e.starting(f, stood):
-		e.turned.fresh[f.Node] = true
-	case e.turned.fresh[f.Node], !e.cluster.managed(f.Node):
+	case e.starting(f, stood), f.State == fault.Sick && was != fault.Sick && e.fresh(f.Node):
+		e.exempt(f)
+	case e.fresh(f.Node), !e.cluster.managed(f.Node):
 	case worse && (!stood || e.leads):
 		e.turned.heard[f.Node] = true
 		e.turned.add(e.blamed(f), e.now)

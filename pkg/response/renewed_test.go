@@ -141,3 +141,15 @@ func TestRecoveryIsToldAtIncidentsEnd(t *testing.T) {
 		t.Errorf("%d responses are open after the end of the incident", len(open))
 	}
 }
+
+// TestNotificationHoldsBackNoUndo: the fault of a node has ended while its incident is OPEN. What the policy did to the node is undone.
+func TestNotificationHoldsBackNoUndo(t *testing.T) {
+	const taint = "{name: taint, executor: kubernetes.taint, parameters: {key: x, effect: NoSchedule}}"
+	tainting := strings.Replace(toldChat, "steps:", "steps:\n  - "+taint, 1)
+	l := newIncidentLab(t, parsed(t, []byte(tainting))...)
+	l.set(l.own(movedNode.Node, movedNode.Component, fault.Failed))
+	l.rooted(movedNode, 0)
+	l.expect(t, "a dead node", movedNode.String(), movedNode.String())
+	l.set(response.Fault{Node: movedNode.Node, Component: movedNode.Component, State: fault.Normal, Since: l.now})
+	l.expect(t, "its recovery", movedNode.String(), movedNode.String())
+}

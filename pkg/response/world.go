@@ -481,7 +481,9 @@ type turns struct {
 	last  map[fault.NodeID]time.Time // by node: its newest entry in the queue
 	heard map[fault.NodeID]bool      // nodes that are bad now, and that this replica saw go bad
 	up    map[fault.NodeID]time.Time // nodes that this replica saw start or become NORMAL: the end of their start
-	fresh map[fault.NodeID]bool      // nodes that were starting when this replica saw them go bad, and not NORMAL since
+	// fresh are nodes that were starting when this replica saw them go bad, and not NORMAL since. They count from a time on, or if that is
+	// zero, from BreakerWindow after their start.
+	fresh map[fault.NodeID]time.Time
 }
 
 type turned struct {
@@ -491,7 +493,7 @@ type turned struct {
 
 func newTurns() turns {
 	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}, up: map[fault.NodeID]time.Time{},
-		fresh: map[fault.NodeID]bool{}}
+		fresh: map[fault.NodeID]time.Time{}}
 }
 
 func (t *turns) add(node fault.NodeID, at time.Time) {

@@ -736,7 +736,7 @@ type AddNotifyTargetResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Target        *NotifyTarget          `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`      // as stored
 	Replaced      bool                   `protobuf:"varint,2,opt,name=replaced,proto3" json:"replaced,omitempty"` // a target of that name existed
-	Changes       []*PolicyChange        `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`    // the policies that notify it; none: a policy names it already
+	Changes       []*PolicyChange        `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`    // the policies that notify it; none: an enforced policy names it already
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

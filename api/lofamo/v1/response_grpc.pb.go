@@ -69,7 +69,7 @@ type ResponseServiceClient interface {
 	// NOT_FOUND, or ABORTED for another version.
 	DeletePolicies(ctx context.Context, in *DeletePoliciesRequest, opts ...grpc.CallOption) (*DeletePoliciesResponse, error)
 	// AddNotifyTarget adds a target of notifications, or replaces the one of that name, and puts policies in force that notify it of each
-	// incident, unless a policy names it already. Failed notifications to it are retried. INVALID_ARGUMENT lists all problems.
+	// incident, unless an enforced policy names it already. Failed notifications to it are retried. INVALID_ARGUMENT lists all problems.
 	AddNotifyTarget(ctx context.Context, in *AddNotifyTargetRequest, opts ...grpc.CallOption) (*AddNotifyTargetResponse, error)
 	// ListNotifyTargets returns the targets, also those of the supervisors' configuration. It returns no URL and no secret.
 	ListNotifyTargets(ctx context.Context, in *ListNotifyTargetsRequest, opts ...grpc.CallOption) (*ListNotifyTargetsResponse, error)
@@ -367,7 +367,7 @@ type ResponseServiceServer interface {
 	// NOT_FOUND, or ABORTED for another version.
 	DeletePolicies(context.Context, *DeletePoliciesRequest) (*DeletePoliciesResponse, error)
 	// AddNotifyTarget adds a target of notifications, or replaces the one of that name, and puts policies in force that notify it of each
-	// incident, unless a policy names it already. Failed notifications to it are retried. INVALID_ARGUMENT lists all problems.
+	// incident, unless an enforced policy names it already. Failed notifications to it are retried. INVALID_ARGUMENT lists all problems.
 	AddNotifyTarget(context.Context, *AddNotifyTargetRequest) (*AddNotifyTargetResponse, error)
 	// ListNotifyTargets returns the targets, also those of the supervisors' configuration. It returns no URL and no secret.
 	ListNotifyTargets(context.Context, *ListNotifyTargetsRequest) (*ListNotifyTargetsResponse, error)

@@ -61,7 +61,7 @@ func notifyAddCommand(a *command.App) *cobra.Command {
 		Short: "Send a message of each incident, and of its end, to a URL",
 		Long: `Adds a target, and the policies that notify it: one message for each incident of a SICK or FAILED node or part, or of a
 rack, row, plane or block, after five seconds; another 30 seconds after its end. 'lofamoctl policy get notify.NAME' shows the
-policy. If a policy names the target already, no policy changes.
+policy. If an enforced policy names the target already, no policy changes.
 
 A target of the same name is replaced, and notifications that it has missed are sent if their faults stand. URL is http or
 https; - takes it from the standard input, so that it does not stand in the history of the shell. The supervisors never show it.`,
@@ -72,7 +72,7 @@ https; - takes it from the standard input, so that it does not stand in the hist
 	}
 	cmd.Flags().StringVar(&format, "format", string(notify.Generic), "of the messages: "+fault.List(notify.Formats()))
 	cmd.Flags().StringVar(&secretFile, "secret-file", "", "with the format generic: a file whose secret signs the messages, whsec_ and 24 to "+
-		"bytes in base64 (default: no signature)")
+		"64 bytes in base64 (default: no signature)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t := notify.Target{Name: args[0], URL: args[1], Format: notify.Format(format)}
 		if t.URL == "-" {

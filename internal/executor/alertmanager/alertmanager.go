@@ -195,7 +195,7 @@ func (x *Executor) post(ctx context.Context, p post) sent {
 	case err != nil:
 		return sent{p, false, executor.MayHaveLeft(err), err.Error()}
 	case a.Status != http.StatusOK:
-		return sent{p, false, true, fmt.Sprintf("status %d: %.100q", a.Status, a.Body)}
+		return sent{p, false, true, fmt.Sprintf("status %d", a.Status)} // not the body: it may quote the URL, which is a credential
 	}
 	return sent{p, true, true, ""}
 }

@@ -112,8 +112,9 @@ func quote(name string) string { return `"` + name + `"` }
 
 // use is a policy in force that names a target.
 type use struct {
-	policy string
-	kinds  []response.Kind // of the steps that name it
+	policy   string
+	enforced bool
+	kinds    []response.Kind // of the steps that name it
 }
 
 // uses returns the policies in force that name a target.
@@ -124,7 +125,7 @@ func (r *Responses) uses(set store.PolicySet, target string) []use {
 		if err != nil {
 			continue // it can begin nothing
 		}
-		u := use{policy: p.Name}
+		u := use{policy: p.Name, enforced: d.Policy.Mode == response.Enforce}
 		for _, s := range d.Policy.Steps {
 			if s.Parameters["target"] == target {
 				u.kinds = append(u.kinds, s.Kind)
@@ -191,12 +192,12 @@ func (r *Responses) addTarget(ctx context.Context, by string, t notify.Target) (
 	return out, nil
 }
 
-// planNotify plans the policies that notify a target, unless a policy names it already.
+// planNotify plans the policies that notify a target, unless an enforced policy names it already.
 func (r *Responses) planNotify(set store.PolicySet, t notify.Target, docs []*policy.Document, by string) (plan, error) {
 	named := false
 	for _, u := range r.uses(set, t.Name) {
 		fits := !slices.ContainsFunc(u.kinds, func(k response.Kind) bool { return k != notifyKind(t.Format) })
-		if named = named || fits; !fits && !slices.Contains(policiesOf(t.Name), u.policy) {
+		if named = named || fits && u.enforced; !fits && !slices.Contains(policiesOf(t.Name), u.policy) {
 			return plan{}, status.Errorf(codes.FailedPrecondition, "format: given %s: policy %s names target %s in a step of another kind: "+
 				"change it first", t.Format, u.policy, t.Name)
 		}

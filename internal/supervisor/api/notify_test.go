@@ -167,6 +167,22 @@ func TestTargetLifeCycle(t *testing.T) {
 	}
 }
 
+// TestObservingPolicyNotifiesNobody: a policy that only observes keeps AddNotifyTarget from making its own no more.
+func TestObservingPolicyNotifiesNobody(t *testing.T) {
+	r, _ := notifying(t)
+	ann := callOf(t, pki.RoleOperator, "ann")
+	chat := &lofamov1.AddNotifyTargetRequest{Name: "chat", Url: hookURL, Format: lofamov1.NotifyFormat_NOTIFY_SLACK}
+	add(t, r, chat)
+	_, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: telling("own", "chat")})
+	_, err2 := r.DeletePolicies(ann, &lofamov1.DeletePoliciesRequest{Names: policiesOf("chat")})
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := said(add(t, r, chat).GetChanges()), "notify.chat"; !strings.Contains(got, want) {
+		t.Errorf("changes %q: want %s again", got, want)
+	}
+}
+
 // TestRefusedTargetChangesNothing: each refusal names the field or the policy, and shows no credential.
 func TestRefusedTargetChangesNothing(t *testing.T) {
 	r, _ := notifying(t)

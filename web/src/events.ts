@@ -17,7 +17,7 @@ export function eventLine(c: Change, m: Model, choose?: (node: string) => void, 
   const cause = c.cause && c.cause > 1 ? causeNames[c.cause] ?? '' : ''
   return h('li', { 'data-line': `${c.rev} ${c.at} ${c.part}` }, time(c.time), h('span', {}, node, ' ', what ?? '', ' ', group, group ? ' ' : '', of, of ? ' ' : '', c.to && c.from !== c.to ? badge(c.to) : null, cause && c.from !== c.to ? h('span', { class: 'soft' }, ` ${cause}`) : null,
     c.size ? h('span', { class: 'soft' }, ` ${c.size} members`) : null),
-    h('span', { class: 'why' }, [c.why, c.by && `by ${c.by}`, c.path && `${c.path.toLowerCase()} rail`, c.ms && `known after ${span(c.ms)}`].filter(Boolean).join(' · ')), more)
+    h('span', { class: 'why' }, [c.why, c.by && `by ${c.by}`, c.path && `via ${c.path.toLowerCase()}`, c.ms && `known after ${span(c.ms)}`].filter(Boolean).join(' · ')), more)
 }
 
 /** Events is the list of events: a line for each cause, with its consequences folded below it. */

@@ -360,7 +360,7 @@ export function folded(m: Model, events: Change[], members: (group: string) => s
     if (c.part === 'node') return nearest(c, groups.filter(([, ids]) => ids.has(c.node!)).map(([g]) => g))
     const other = peerOf(c, m), by = nearest(c, nodes.get(c.node)) ?? nearest(c, nodes.get(other))
     if (by || !other) return by
-    const key = [c.node, other].sort().join(' '), first = nearest(c, cables.get(key))
+    const key = [c.node, other].sort().join(' '), first = nearest(c, cables.get(key)?.filter((f) => f.node !== c.node))
     if (!first) keep(cables, key, c)
     return first
   }

@@ -295,6 +295,8 @@ test('the list of events has a line for each cause, and the consequences below i
   assert.deepEqual(lines([e(0, '0,0,0', 'n1', 'link/X+', 'FAILED'), e(1, '1,0,0', 'n2', 'link/X-', 'FAILED'), e(2, '0,0,0', 'n1', 'link/Y+', 'SICK')]), [['n1 link/X+ FAILED', 'n2 link/X- FAILED'], ['n1 link/Y+ SICK']])
   assert.deepEqual(lines([...dead.slice(2), e(2000, '2,0,0', 'n3', 'host', 'NORMAL')]), [['n3 node FAILED', 'n3 host FAILED'], ['n3 host NORMAL']])
   assert.deepEqual(lines([dead[2], e(60_000, '2,0,0', 'n3', 'memory', 'SICK')]), [['n3 node FAILED'], ['n3 memory SICK']])
+  // A link that fails again is no consequence of its first failure.
+  assert.deepEqual(lines([e(0, '0,0,0', 'n1', 'link/X+', 'FAILED'), e(2500, '0,0,0', 'n1', 'link/X+', 'NORMAL'), e(5000, '0,0,0', 'n1', 'link/X+', 'FAILED')]), [['n1 link/X+ FAILED'], ['n1 link/X+ NORMAL'], ['n1 link/X+ FAILED']])
   // A group's nodes, with their own consequences, are below the group.
   const group = { kind: 'GROUP_CHANGED', group: 'label/rack=r9', to: 'FAILED', time: 1100 }
   assert.deepEqual(lines([...dead, group], () => ['n3']), [['label/rack=r9', 'n2 link/X+ FAILED', 'n10 link/X- FAILED', 'n3 node FAILED', 'n3 host FAILED']])

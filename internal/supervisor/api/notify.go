@@ -168,6 +168,7 @@ func (r *Responses) addTarget(ctx context.Context, by string, t notify.Target) (
 	}
 	out := &lofamov1.AddNotifyTargetResponse{}
 	stored := store.StoredTarget{Target: t, By: by, At: time.Now()}
+	var named []string // policies
 	done, err := r.commit(ctx, by, func(set store.PolicySet, by string) (plan, error) {
 		if r.configured(t.Name) {
 			return plan{}, inConfiguration(t.Name)
@@ -177,6 +178,10 @@ func (r *Responses) addTarget(ctx context.Context, by string, t notify.Target) (
 			return plan{}, status.Errorf(codes.FailedPrecondition, "targets: there are %d, which is the most: remove one first", n)
 		}
 		set.Targets = append(slices.DeleteFunc(slices.Clone(set.Targets), func(s store.StoredTarget) bool { return s.Name == t.Name }), stored)
+		named = nil
+		for _, u := range r.uses(set, t.Name) {
+			named = append(named, u.policy)
+		}
 		p, err := r.planNotify(set, t, docs, by)
 		p.targets = []store.StoredTarget{stored}
 		return p, err
@@ -188,7 +193,11 @@ func (r *Responses) addTarget(ctx context.Context, by string, t notify.Target) (
 		t.Fingerprint())
 	out.Changes = done.GetChanges()
 	out.Target = protoTarget(stored)
-	out.Target.Policies = policiesOf(t.Name)
+	for _, c := range done.GetChanges() {
+		named = append(named, c.GetName())
+	}
+	slices.Sort(named)
+	out.Target.Policies = slices.Compact(named)
 	return out, nil
 }
 

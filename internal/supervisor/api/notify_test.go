@@ -178,8 +178,12 @@ func TestObservingPolicyNotifiesNobody(t *testing.T) {
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := said(add(t, r, chat).GetChanges()), "notify.chat"; !strings.Contains(got, want) {
+	again := add(t, r, chat)
+	if got, want := said(again.GetChanges()), "notify.chat"; !strings.Contains(got, want) {
 		t.Errorf("changes %q: want %s again", got, want)
+	}
+	if got, want := strings.Join(again.GetTarget().GetPolicies(), " "), "notify-group.chat notify.chat own"; got != want {
+		t.Errorf("policies that name the target: %s: want %s", got, want)
 	}
 }
 

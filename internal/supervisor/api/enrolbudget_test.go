@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -42,8 +43,12 @@ func (s *storedTokens) Token(_ context.Context, id string) (store.JoinToken, boo
 }
 
 // TestUnknownTokensKeepOutNobodyWithKnownOne: strangers send tokens that they made up, also with the id of a known one, from the address of
-// a node that has a token, or its own certificate.
+// a node that has a token, or its own certificate. The time stands still, so that no budget grows meanwhile.
 func TestUnknownTokensKeepOutNobodyWithKnownOne(t *testing.T) {
+	synctest.Test(t, unknownTokensKeepOutNobodyWithKnownOne)
+}
+
+func unknownTokensKeepOutNobodyWithKnownOne(t *testing.T) {
 	known := pki.NewJoinToken([32]byte{})
 	sum := known.Sum()
 	tokens := &storedTokens{all: []store.JoinToken{{ID: known.ID, Sum: sum[:]}}}

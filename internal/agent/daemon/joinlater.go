@@ -80,15 +80,11 @@ func (l *Later) Own(ctx context.Context, file string) error {
 	if err := next.ValidateJoin(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, rereadWithin)
-	defer cancel()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	lock, err := l.j.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = lock.Close() }()
+	return l.alone(ctx, rereadWithin, func(context.Context) error { return l.take(next) })
+}
+
+// take writes the node's configuration with new settings of its own. The caller is alone.
+func (l *Later) take(next config.Agent) error {
 	was := l.j.cfg
 	if !reflect.DeepEqual(next.Join, was.Join) || !reflect.DeepEqual(next.Service, was.Service) || next.Node != was.Node {
 		return errors.New("the configuration has changed in join, service or node: restart the whole agent, which announces its stop: " +
@@ -113,7 +109,12 @@ func (l *Later) Refresh(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, refreshWithin)
+	return l.alone(ctx, refreshWithin, l.refresh)
+}
+
+// alone calls do while nobody else changes the node's files, and waits and works for a time at most.
+func (l *Later) alone(ctx context.Context, within time.Duration, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,6 +123,10 @@ func (l *Later) Refresh(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
+	return do(ctx)
+}
+
+func (l *Later) refresh(ctx context.Context) error {
 	if _, err := l.j.stored(); err != nil { // again: the halves may have renewed their certificates
 		return err
 	}

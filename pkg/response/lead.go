@@ -171,21 +171,23 @@ const settling = 30 * time.Second
 // this replica has not seen start, if nothing has been heard from it.
 func (e *Engine) starting(f Fault, stood bool) bool {
 	end, up := e.turned.up[f.Node]
-	young := e.now.Sub(e.born) < e.cfg.BreakerWindow
 	switch {
 	case f.State == fault.Sick && stood:
 		return e.startsSick(f)
 	case f.State == fault.Sick:
-		return young && e.now.Before(fault.Later(end, e.born.Add(settling)))
+		return e.young() && e.now.Before(fault.Later(end, e.born.Add(settling)))
 	}
-	return f.unheard() && stood || young && !up && (f.unheard() || f.NoLife)
+	return f.unheard() && stood || e.young() && !up && (f.unheard() || f.NoLife)
 }
 
 // startsSick reports whether a fault that stood when this replica first looked may be the start of a node: SICK since a short time.
 func (e *Engine) startsSick(f Fault) bool {
 	age := e.now.Sub(f.Since)
-	return f.State == fault.Sick && age >= 0 && age < settling && e.now.Sub(e.born) < e.cfg.BreakerWindow
+	return f.State == fault.Sick && age >= 0 && age < settling && e.young()
 }
+
+// young reports whether this replica is in its first BreakerWindow.
+func (e *Engine) young() bool { return e.now.Sub(e.born) < e.cfg.BreakerWindow }
 
 // exempt records that a node has not started yet or, if it is SICK, has just started.
 func (e *Engine) exempt(f Fault) {

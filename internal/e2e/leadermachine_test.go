@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"os"
 	"slices"
 	"strconv"
@@ -14,16 +13,12 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/testing/netlab"
-	"github.com/lofamo/lofamo/internal/testing/requirements"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // TestDeadMachineOfLeaderIsNamedWithinItsLease kills the leader's machine with its node, of three machines, LOFAMO_LEADER_DEATHS times. No
 // packet leaves the machine any more, so no kernel refuses a connection. The node is FAILED before the election lease could end.
 func TestDeadMachineOfLeaderIsNamedWithinItsLease(t *testing.T) {
-	if missing := netlab.Missing(); missing != "" {
-		requirements.Missing(t, "network namespaces: missing: %s", missing)
-	}
 	rounds := 2
 	if s := os.Getenv("LOFAMO_LEADER_DEATHS"); s != "" {
 		var err error
@@ -31,22 +26,7 @@ func TestDeadMachineOfLeaderIsNamedWithinItsLease(t *testing.T) {
 			t.Fatalf("LOFAMO_LEADER_DEATHS=%s: want a number from 1 on", s)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	l, err := netlab.Start(ctx, cluster.Options{Dims: grid.Dims{X: 3, Y: 1, Z: 1}, Supervisors: 3, ServiceInterfaces: 1, BinDir: binaries})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if !t.Failed() {
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
-			return
-		}
-		dir, err := l.CloseAndKeep()
-		t.Logf("the cluster's directory with its logs is kept: %s, %v", dir, err)
-	})
+	l := startLab(t, cluster.Options{Dims: grid.Dims{X: 3, Y: 1, Z: 1}, Supervisors: 3, ServiceInterfaces: 1, BinDir: binaries})
 	var took []time.Duration
 	for i := range rounds {
 		tryWired(t, l, "round "+strconv.Itoa(i), func(t wired) { took = append(took, t.leaderDies()) })

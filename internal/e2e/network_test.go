@@ -22,18 +22,24 @@ import (
 // its logs are kept.
 func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netlab.Lab {
 	t.Helper()
-	if missing := netlab.Missing(); missing != "" {
-		requirements.Missing(t, "network namespaces: missing: %s", missing)
-	}
 	d, err := grid.ParseDims(dims)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	l, err := netlab.Start(ctx, cluster.Options{
+	return startLab(t, cluster.Options{
 		Dims: d, Supervisors: supervisors, ServiceInterfaces: serviceNetworks, BinDir: binaries, Periods: patient(),
 	})
+}
+
+// startLab starts a cluster in network namespaces. Its directory is kept if the test fails.
+func startLab(t *testing.T, o cluster.Options) *netlab.Lab {
+	t.Helper()
+	if missing := netlab.Missing(); missing != "" {
+		requirements.Missing(t, "network namespaces: missing: %s", missing)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	l, err := netlab.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
